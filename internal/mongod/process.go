@@ -112,23 +112,17 @@ func start(ctx context.Context, cfg Config) (*Process, error) {
 
 // supervise starts the shell that will run mongod.
 func (p *Process) supervise(cfg Config, port int) error {
-	cacheGB := cfg.CacheGB
-	if cacheGB == 0 {
-		cacheGB = 0.25
-	}
 	args := []string{
 		"-c", supervisor, "mongostore-mongod", p.dir, cfg.Binary,
 		"--dbpath", filepath.Join(p.dir, "data"),
 		"--bind_ip", "127.0.0.1",
 		"--port", strconv.Itoa(port),
 		"--nounixsocket",
-		"--wiredTigerCacheSizeGB", strconv.FormatFloat(cacheGB, 'f', -1, 64),
-		"--setParameter", "enableTestCommands=1",
-		"--setParameter", "diagnosticDataCollectionEnabled=false",
 		"--quiet",
 		"--logpath", p.logPath(),
 		"--logappend",
 	}
+	args = append(args, TestArgs(cfg.CacheGB)...)
 	if cfg.ReplicaSet != "" {
 		args = append(args, "--replSet", cfg.ReplicaSet, "--oplogSize", "256")
 	}
@@ -147,6 +141,19 @@ func (p *Process) supervise(cfg Config, port int) error {
 	}
 	go p.listen(stdout)
 	return nil
+}
+
+// TestArgs are the arguments that make a mongod a small one for tests, with
+// fail points. CacheGB 0 is 0.25.
+func TestArgs(cacheGB float64) []string {
+	if cacheGB == 0 {
+		cacheGB = 0.25
+	}
+	return []string{
+		"--wiredTigerCacheSizeGB", strconv.FormatFloat(cacheGB, 'f', -1, 64),
+		"--setParameter", "enableTestCommands=1",
+		"--setParameter", "diagnosticDataCollectionEnabled=false",
+	}
 }
 
 // listen passes on what the supervisor says until it ends.

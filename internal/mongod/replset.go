@@ -72,6 +72,19 @@ func WaitPrimary(ctx context.Context, processes ...*Process) (int, error) {
 	}
 }
 
+// WaitWritable returns when the server at uri, a direct connection, takes
+// writes, or when ctx ends.
+func WaitWritable(ctx context.Context, uri string) error {
+	for !IsWritable(ctx, uri) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no primary: %w", ctx.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
 // IsWritable says whether the server at uri, a direct connection, answers and
 // takes writes: a standalone or a primary.
 func IsWritable(ctx context.Context, uri string) bool {

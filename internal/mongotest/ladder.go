@@ -70,7 +70,7 @@ func Open(ctx context.Context, topology Topology, opts OpenOptions) (*Server, er
 		return nil, err
 	}
 	var reasons []string
-	for _, r := range rungs {
+	for i, r := range rungs {
 		server, err := r.open(ctx, topology, opts)
 		if err == nil {
 			say("%s: %s", topology, server.from)
@@ -80,8 +80,8 @@ func Open(ctx context.Context, topology Topology, opts OpenOptions) (*Server, er
 		if !errors.As(err, &missing) {
 			return nil, fmt.Errorf("%s: %w", topology, err)
 		}
-		if missing.loud {
-			say("%s: %s, looking on", topology, missing.reason)
+		if missing.loud && i < len(rungs)-1 {
+			say("%s: %s, going on to %s", topology, missing.reason, rungs[i+1].name)
 		}
 		reasons = append(reasons, missing.reason)
 	}
