@@ -1,0 +1,107 @@
+package mongostore
+
+import (
+	"math"
+	"strconv"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+)
+
+// Small additions to the driver's append functions.
+
+// end closes the document that began at start.
+func end(dst []byte, start int32) bson.Raw {
+	dst, _ = bsoncore.AppendDocumentEnd(dst, start) // fails only on a start that is not one
+	return dst
+}
+
+func appendDocument(dst []byte, key string, body func([]byte) []byte) []byte {
+	start, dst := bsoncore.AppendDocumentElementStart(dst, key)
+	return end(body(dst), start)
+}
+
+func appendArray(dst []byte, key string, body func([]byte) []byte) []byte {
+	start, dst := bsoncore.AppendArrayElementStart(dst, key)
+	return end(body(dst), start)
+}
+
+func appendEmptyArray(dst []byte, key string) []byte {
+	return appendArray(dst, key, func(dst []byte) []byte { return dst })
+}
+
+// appendSection is appendDocument that leaves out an empty one.
+func appendSection(dst []byte, key string, body func([]byte) []byte) []byte {
+	before := len(dst)
+	start, dst := bsoncore.AppendDocumentElementStart(dst, key)
+	empty := len(dst)
+	dst = body(dst)
+	if len(dst) == empty {
+		return dst[:before]
+	}
+	return end(dst, start)
+}
+
+// appendEach is {key: {$each: [...], $slice: -keep}}; keep 0 or negative keeps all.
+func appendEach(dst []byte, key string, keep int, items func([]byte) []byte) []byte {
+	return appendDocument(dst, key, func(dst []byte) []byte {
+		dst = appendArray(dst, "$each", items)
+		if keep > 0 {
+			dst = appendWhole(dst, "$slice", -int64(keep))
+		}
+		return dst
+	})
+}
+
+// appendPullSeqs is {key: {seq: {$in: seqs}}}, nothing without seqs.
+func appendPullSeqs(dst []byte, key string, seqs []int64) []byte {
+	if len(seqs) == 0 {
+		return dst
+	}
+	return appendDocument(dst, key, func(dst []byte) []byte {
+		return appendDocument(dst, "seq", func(dst []byte) []byte {
+			return appendArray(dst, "$in", func(dst []byte) []byte {
+				for i, seq := range seqs {
+					dst = appendWhole(dst, index(i), seq)
+				}
+				return dst
+			})
+		})
+	})
+}
+
+// appendWhole writes an int32 where it fits, else an int64, as other drivers do.
+func appendWhole(dst []byte, key string, n int64) []byte {
+	if n >= math.MinInt32 && n <= math.MaxInt32 {
+		return bsoncore.AppendInt32Element(dst, key, int32(n))
+	}
+	return bsoncore.AppendInt64Element(dst, key, n)
+}
+
+func appendTextOrNull(dst []byte, key, s string) []byte {
+	if s == "" {
+		return bsoncore.AppendNullElement(dst, key)
+	}
+	return bsoncore.AppendStringElement(dst, key, s)
+}
+
+// appendSlot writes a commit id; the zero one is null, which also matches absent.
+func appendSlot(dst []byte, key string, id commitID) []byte {
+	if id == (commitID{}) {
+		return bsoncore.AppendNullElement(dst, key)
+	}
+	return bsoncore.AppendObjectIDElement(dst, key, bson.ObjectID(id))
+}
+
+// appendFieldsBut copies the fields of doc except one.
+func appendFieldsBut(dst []byte, doc bson.Raw, but string) []byte {
+	elements, _ := doc.Elements() // encodeBSON made or checked it
+	for _, e := range elements {
+		if e.Key() != but {
+			dst = append(dst, e...)
+		}
+	}
+	return dst
+}
+
+func index(i int) string { return strconv.Itoa(i) }

@@ -1,0 +1,39 @@
+package mongostore
+
+import (
+	"math"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// Aggregation expressions that more than one query uses. Each looks at a type
+// before it relies on it: a damaged document must not fail a query about others.
+
+// lastTraceIndex is the index of the newest trace step, whatever it is.
+var lastTraceIndex = bson.D{{Key: "$cond", Value: bson.A{
+	bson.D{{Key: "$isArray", Value: "$trace"}},
+	bson.D{{Key: "$arrayElemAt", Value: bson.A{"$trace.index", -1}}},
+	nil,
+}}}
+
+// isMember is whether the array at path holds the text.
+func isMember(s, path string) bson.D {
+	return bson.D{{Key: "$in", Value: bson.A{bson.D{{Key: "$literal", Value: s}}, orEmptyArray(path)}}}
+}
+
+// isNumber is whether expr is a number that counts: of any width, but no NaN.
+func isNumber(expr string) bson.D {
+	return bson.D{{Key: "$and", Value: bson.A{
+		bson.D{{Key: "$isNumber", Value: expr}},
+		bson.D{{Key: "$ne", Value: bson.A{expr, math.NaN()}}},
+	}}}
+}
+
+// isTime is whether expr is a number of seconds within the years 1 to 9999.
+func isTime(expr string) bson.D {
+	return bson.D{{Key: "$and", Value: bson.A{
+		bson.D{{Key: "$isNumber", Value: expr}},
+		bson.D{{Key: "$gte", Value: bson.A{expr, float64(firstTime.Unix())}}},
+		bson.D{{Key: "$lte", Value: bson.A{expr, float64(lastTime.Unix())}}},
+	}}}
+}

@@ -1,0 +1,81 @@
+package mongostore
+
+import "go.mongodb.org/mongo-driver/v2/bson"
+
+// A commit that both acks from and emits into one array cannot be a classic
+// update: the server refuses $pull and $push on one path (error 40). Such a commit
+// is the same update as a pipeline, at about twice the cost.
+
+func (a *attempt) needsPipeline() bool {
+	return len(a.acks.outbox) > 0 && len(a.emits) > 0 || len(a.acks.spawns) > 0 && len(a.spawns) > 0
+}
+
+func (s *Store) pipeline(a *attempt) any {
+	stages := bson.A{bson.D{{Key: "$set", Value: s.pipelineSet(a)}}}
+	if gone := s.pipelineUnset(a); len(gone) > 0 {
+		stages = append(stages, bson.D{{Key: "$unset", Value: gone}})
+	}
+	return stages
+}
+
+// pipelineSet puts every value behind $literal: text that starts with a dollar is text.
+func (s *Store) pipelineSet(a *attempt) bson.D {
+	start, plain := int32(0), []byte{0, 0, 0, 0}
+	var set bson.D
+	elements, _ := end(s.appendSet(plain, a), start).Elements()
+	for _, e := range elements {
+		if key := e.Key(); key != "outbox" && key != "spawns" { // made below
+			set = append(set, bson.E{Key: key, Value: literal(e.Value())})
+		}
+	}
+	set = append(set, pipelineArray("outbox", a.acks.outbox, array(a.appendOutbox), 0))
+	set = append(set, pipelineArray("spawns", a.acks.spawns, array(a.appendSpawns), 0))
+	if a.trace != nil {
+		set = append(set, pipelineArray("trace", nil, array(a.appendTrace), s.cfg.TraceMax))
+	}
+	if a.processed != "" && !a.alreadyProcessed {
+		set = append(set, pipelineArray("processed", nil, array(a.appendProcessed), s.cfg.ProcessedMax))
+	}
+	elements, _ = end(s.appendMin([]byte{0, 0, 0, 0}, a), start).Elements()
+	for _, e := range elements {
+		set = append(set, bson.E{Key: e.Key(), Value: bson.D{{Key: "$min", Value: bson.A{"$" + e.Key(), e.Value()}}}})
+	}
+	return set
+}
+
+// pipelineArray is the array without the acked numbers, with the new items at its
+// end, and only the newest keep of them.
+func pipelineArray(field string, acked []int64, items bson.RawValue, keep int) bson.E {
+	kept := any(orEmptyArray("$" + field))
+	if len(acked) > 0 {
+		kept = bson.D{{Key: "$filter", Value: bson.D{
+			{Key: "input", Value: kept},
+			{Key: "cond", Value: bson.D{{Key: "$not", Value: bson.A{bson.D{{Key: "$in", Value: bson.A{"$$this.seq", acked}}}}}}},
+		}}}
+	}
+	whole := any(bson.D{{Key: "$concatArrays", Value: bson.A{kept, literal(items)}}})
+	if keep > 0 {
+		whole = bson.D{{Key: "$slice", Value: bson.A{whole, -keep}}}
+	}
+	return bson.E{Key: field, Value: whole}
+}
+
+func (s *Store) pipelineUnset(a *attempt) []string {
+	var gone []string
+	elements, _ := end(s.appendUnset([]byte{0, 0, 0, 0}, a), 0).Elements()
+	for _, e := range elements {
+		gone = append(gone, e.Key())
+	}
+	return gone
+}
+
+func literal(v bson.RawValue) bson.D { return bson.D{{Key: "$literal", Value: v}} }
+
+// orEmptyArray is the array at path, or an empty one where there is none.
+func orEmptyArray(path string) bson.D {
+	return bson.D{{Key: "$cond", Value: bson.A{bson.D{{Key: "$isArray", Value: path}}, path, bson.A{}}}}
+}
+
+func array(items func([]byte) []byte) bson.RawValue {
+	return bson.RawValue{Type: bson.TypeArray, Value: end(items([]byte{0, 0, 0, 0}), 0)}
+}

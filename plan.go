@@ -1,0 +1,354 @@
+package mongostore
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// plan is one commit's contents, checked and encoded once, before anything is
+// numbered or written. It does not change afterwards.
+type plan struct {
+	id        string
+	old       int64
+	now       float64
+	fields    promoted
+	data      []byte
+	text      bool // data and events are JSON text
+	emits     []plannedEmit
+	spawns    []plannedSpawn
+	timers    []plannedTimer
+	processed string
+	trace     bson.Raw
+	acks      plannedAcks
+}
+
+type plannedEmit struct {
+	target string
+	event  []byte
+	text   bool
+}
+
+type plannedSpawn struct {
+	child, path string
+	input       bson.Raw
+}
+
+type plannedTimer struct {
+	key, harelKey string // harelKey: empty unless harel names the same path otherwise
+	at            float64
+	cancel        bool
+}
+
+type plannedAcks struct {
+	outbox, spawns []int64
+	timers         []ackedTimer
+	token          string
+}
+
+type ackedTimer struct {
+	key, harelKey string
+	at            float64
+}
+
+// maxDocument is the server's limit for one document, in bytes.
+const maxDocument = 16 << 20
+
+// planCommit checks and encodes. In h it changes Version while the codec runs, and
+// sets it back.
+func (s *Store) planCommit(h *Header, exe Execution, ch *Changes) (*plan, error) {
+	p := &plan{id: h.ID, old: h.Version, now: s.now(), fields: promotedOf(h), text: s.textCodec, processed: ch.Processed}
+	steps := []func() error{
+		func() error { return validHeader(h) },
+		func() error { return optionalText("Changes.Processed", ch.Processed) },
+		func() error { return p.planTimers(ch.Timers) },
+		func() error { return p.planAcks(ch.Acks) },
+		func() error { return p.planSpawns(ch.Spawns) },
+		func() error { return p.planTrace(ch.Trace) },
+		func() error { return p.planEmits(s.cfg.Codec, ch.Emits) },
+		func() (err error) { p.data, err = s.snapshot(h, exe); return err },
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	size := p.size()
+	if size > maxDocument {
+		return nil, tooLarge("commit", h.ID)
+	}
+	if s.cfg.WarnBytes > 0 && size > s.cfg.WarnBytes {
+		s.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "mongostore: large commit",
+			slog.String("execution", h.ID), slog.Int("bytes", size))
+	}
+	return p, nil
+}
+
+// snapshot encodes exe as of its next version.
+func (s *Store) snapshot(h *Header, exe Execution) ([]byte, error) {
+	h.Version++
+	defer func() { h.Version-- }() // also when the codec panics
+	data, err := s.cfg.Codec.Marshal(exe)
+	if err != nil {
+		return nil, &ValidationError{Field: "Execution", Reason: "cannot be encoded: " + err.Error(), cause: err}
+	}
+	if s.textCodec && !utf8.Valid(data) {
+		return nil, invalid("Execution", "encodes to text that is not UTF-8")
+	}
+	return data, nil
+}
+
+func validHeader(h *Header) error {
+	if err := validText("Header.ID", h.ID); err != nil {
+		return err
+	}
+	for _, f := range []struct{ name, value string }{
+		{"Header.DefinitionID", h.DefinitionID}, {"Header.ParentID", h.ParentID}, {"Header.Status", h.Status},
+		{"Header.Outcome", h.Outcome}, {"Header.ActivePath", h.ActivePath},
+	} {
+		if err := optionalText(f.name, f.value); err != nil {
+			return err
+		}
+	}
+	if h.Version < 0 {
+		return invalid("Header.Version", "is negative")
+	}
+	return nil
+}
+
+// validText checks an id or another text that must not be empty.
+func validText(field, s string) error {
+	if s == "" {
+		return invalid(field, "is empty")
+	}
+	return optionalText(field, s)
+}
+
+func optionalText(field, s string) error {
+	switch {
+	case !utf8.ValidString(s):
+		return invalid(field, "is not UTF-8")
+	case strings.IndexByte(s, 0) >= 0:
+		return invalid(field, "holds a NUL byte")
+	}
+	return nil
+}
+
+func (p *plan) planEmits(codec Codec, emits []Emit) error {
+	for i, e := range emits {
+		if err := optionalText(fmt.Sprintf("Changes.Emits[%d].TargetID", i), e.TargetID); err != nil {
+			return err
+		}
+		planned, err := planEvent(codec, p.text, e.Event)
+		if err != nil {
+			return &ValidationError{Field: fmt.Sprintf("Changes.Emits[%d].Event", i), Reason: err.Error(), cause: err}
+		}
+		planned.target = e.TargetID
+		p.emits = append(p.emits, planned)
+	}
+	return nil
+}
+
+func planEvent(codec Codec, text bool, event any) (plannedEmit, error) {
+	if raw, ok := event.(json.RawMessage); ok {
+		if !json.Valid(raw) || !utf8.Valid(raw) {
+			return plannedEmit{}, fmt.Errorf("is a json.RawMessage that is not JSON in UTF-8")
+		}
+		return plannedEmit{event: bytes.Clone(raw), text: true}, nil
+	}
+	data, err := codec.Marshal(event)
+	if err != nil {
+		return plannedEmit{}, fmt.Errorf("cannot be encoded: %w", err)
+	}
+	if text && !utf8.Valid(data) {
+		return plannedEmit{}, fmt.Errorf("encodes to text that is not UTF-8")
+	}
+	return plannedEmit{event: data, text: text}, nil
+}
+
+func (p *plan) planSpawns(spawns []Spawn) error {
+	for i, sp := range spawns {
+		field := fmt.Sprintf("Changes.Spawns[%d]", i)
+		if err := validText(field+".ChildID", sp.ChildID); err != nil {
+			return err
+		}
+		if err := optionalText(field+".RootPath", sp.RootPath); err != nil {
+			return err
+		}
+		input, err := planDocument(field+".Input", sp.Input)
+		if err != nil {
+			return err
+		}
+		p.spawns = append(p.spawns, plannedSpawn{child: sp.ChildID, path: sp.RootPath, input: input})
+	}
+	return nil
+}
+
+func (p *plan) planTrace(step any) (err error) {
+	if isNil(step) {
+		return nil
+	}
+	p.trace, err = planDocument("Changes.Trace", step)
+	return err
+}
+
+// maxDepth keeps user documents below the server's nesting limit of 200, with room
+// for the update around them.
+const maxDepth = 150
+
+func planDocument(field string, v any) (bson.Raw, error) {
+	doc, err := encodeBSON(v)
+	if err != nil {
+		return nil, &ValidationError{Field: field, Reason: "cannot be encoded as a BSON document: " + err.Error(), cause: err}
+	}
+	if deeperThan(doc, maxDepth) {
+		return nil, invalid(field, fmt.Sprintf("is nested deeper than %d levels", maxDepth))
+	}
+	return doc, nil
+}
+
+func deeperThan(doc bson.Raw, levels int) bool {
+	if levels == 0 {
+		return true
+	}
+	elements, err := doc.Elements()
+	if err != nil {
+		return false
+	}
+	for _, e := range elements {
+		v := e.Value()
+		if (v.Type == bson.TypeEmbeddedDocument || v.Type == bson.TypeArray) && deeperThan(bson.Raw(v.Value), levels-1) {
+			return true
+		}
+	}
+	return false
+}
+
+// planTimers keeps the last op of each path, in the order of the paths' first ops.
+func (p *plan) planTimers(ops []TimerOp) error {
+	for i, op := range ops {
+		field := fmt.Sprintf("Changes.Timers[%d]", i)
+		if err := optionalText(field+".Path", op.Path); err != nil {
+			return err
+		}
+		if !op.Cancel && op.FireAt.IsZero() {
+			return invalid(field+".FireAt", "is zero and Cancel is not set")
+		}
+		if !op.Cancel && !fitsTime(op.FireAt) {
+			return invalid(field+".FireAt", "is outside the years 1 to 9999")
+		}
+		t := plannedTimer{key: encodePath(op.Path), at: toSeconds(op.FireAt), cancel: op.Cancel}
+		t.harelKey, _ = harelKey(op.Path)
+		p.setTimer(t)
+	}
+	return nil
+}
+
+func (p *plan) setTimer(t plannedTimer) {
+	for i := range p.timers {
+		if p.timers[i].key == t.key {
+			p.timers[i] = t
+			return
+		}
+	}
+	p.timers = append(p.timers, t)
+}
+
+// earliest gives the earliest time that this commit arms.
+func (p *plan) earliest() (at float64, armed bool) {
+	for _, t := range p.timers {
+		if !t.cancel && (!armed || t.at < at) {
+			at, armed = t.at, true
+		}
+	}
+	return at, armed
+}
+
+func (p *plan) planAcks(acks []Entry) error {
+	for i, e := range acks {
+		field := fmt.Sprintf("Changes.Acks[%d]", i)
+		owner, token := "", ""
+		switch e := e.(type) {
+		case OutboxEntry:
+			owner, token = e.ExecutionID, e.Token
+			p.acks.outbox = append(p.acks.outbox, e.Seq)
+		case SpawnEntry:
+			owner, token = e.ParentID, e.Token
+			p.acks.spawns = append(p.acks.spawns, e.Seq)
+		case Timer:
+			owner, token = e.ExecutionID, e.Token
+			if err := optionalText(field+".Path", e.Path); err != nil {
+				return err
+			}
+			p.acks.ackTimer(p, e)
+		default:
+			return invalid(field, fmt.Sprintf("is a %T, not an OutboxEntry, SpawnEntry or Timer", e))
+		}
+		if owner != p.id {
+			return invalid(field, fmt.Sprintf("belongs to execution %q, not to %q", owner, p.id))
+		}
+		if token != "" && p.acks.token != "" && token != p.acks.token {
+			return invalid(field+".Token", "differs from that of another entry")
+		}
+		p.acks.token = orElse(token, p.acks.token)
+	}
+	return nil
+}
+
+// ackTimer takes a fired timer unless this commit arms or cancels its path itself.
+func (a *plannedAcks) ackTimer(p *plan, t Timer) {
+	key := encodePath(t.Path)
+	for _, op := range p.timers {
+		if op.key == key {
+			return
+		}
+	}
+	acked := ackedTimer{key: key, at: t.fireAt()}
+	if other, ok := harelKey(t.Path); ok {
+		acked.harelKey = other
+	}
+	if !slices.Contains(a.timers, acked) {
+		a.timers = append(a.timers, acked)
+	}
+}
+
+// size is a lower bound of what the commit adds to a document.
+func (p *plan) size() int {
+	n := len(p.data) + len(p.trace)
+	for _, e := range p.emits {
+		n += len(e.event)
+	}
+	for _, sp := range p.spawns {
+		n += len(sp.input)
+	}
+	return n
+}
+
+// digest tells whether two plans have the same contents. It is only made for an
+// attempt that ended open. Documents count as sets of fields, because a Go map
+// encodes in another order each time.
+func (p *plan) digest() [32]byte {
+	h := sha256.New()
+	part := func(b []byte) { fmt.Fprintf(h, "%d:", len(b)); h.Write(b) }
+	part([]byte(fmt.Sprintf("%q %d %q %t", p.id, p.old, p.fields, p.text)))
+	part(p.data)
+	for _, e := range p.emits {
+		part([]byte(e.target))
+		part(e.event)
+	}
+	for _, sp := range p.spawns {
+		part([]byte(fmt.Sprintf("%q %q", sp.child, sp.path)))
+		part(canonical(sp.input))
+	}
+	part([]byte(fmt.Sprintf("%v %q %v", p.timers, p.processed, p.acks)))
+	part(canonical(p.trace))
+	return [32]byte(h.Sum(nil))
+}

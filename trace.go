@@ -1,0 +1,121 @@
+package mongostore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"reflect"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// AppendTrace adds one step to the timeline of an execution, outside of a commit,
+// and keeps the newest Config.TraceMax. The step is any value that encodes as a
+// BSON document; an index field that it has is kept, else it gets the next one. An
+// execution that was not committed yet keeps its steps for the first commit, and is
+// not found by Load until then. One round trip. A lost reply is not repeated: the
+// step may be there or not.
+// Returns ErrInvalid if id or step is not valid, or ctx has an open transaction.
+// Returns ErrUnknownOutcome if the reply was lost.
+// Returns ErrTooLarge if the document would pass 16 MiB.
+func (s *Store) AppendTrace(ctx context.Context, id string, step any) error {
+	ctx, err := refuseTransaction(ctx)
+	if err != nil {
+		return err
+	}
+	if err := validText("id", id); err != nil {
+		return err
+	}
+	if isNil(step) {
+		return invalid("step", "is nil")
+	}
+	doc, err := planDocument("step", step)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	_, err = s.executions.UpdateOne(ctx, byID(id), tracePipeline(doc, s.cfg.TraceMax), options.UpdateOne().SetUpsert(true))
+	if isOpen(err) {
+		return &unknownError{id: id, final: true, cause: err}
+	}
+	return wrapErr("append trace to", id, err)
+}
+
+// tracePipeline numbers the step on the server, so that one trip is enough.
+func tracePipeline(step bson.Raw, keep int) bson.A {
+	next := bson.D{{Key: "$ifNull", Value: bson.A{
+		bson.D{{Key: "$cond", Value: bson.A{isNumber("$trace_next"), "$trace_next", nil}}},
+		bson.D{{Key: "$add", Value: bson.A{lastTraceIndex, 1}}},
+		0,
+	}}}
+	numbered := any(bson.D{{Key: "$mergeObjects", Value: bson.A{
+		bson.D{{Key: "$literal", Value: step}},
+		bson.D{{Key: "index", Value: "$trace_next"}},
+	}}})
+	after := any(bson.D{{Key: "$add", Value: bson.A{"$trace_next", 1}}})
+	if given, err := step.LookupErr("index"); err == nil {
+		numbered = bson.D{{Key: "$literal", Value: step}}
+		after = "$trace_next"
+		if n, ok := wholeNumber(given); ok {
+			after = bson.D{{Key: "$max", Value: bson.A{"$trace_next", n + 1}}}
+		}
+	}
+	ring := any(bson.D{{Key: "$concatArrays", Value: bson.A{orEmptyArray("$trace"), bson.A{numbered}}}})
+	if keep > 0 {
+		ring = bson.D{{Key: "$slice", Value: bson.A{ring, -keep}}}
+	}
+	return bson.A{
+		bson.D{{Key: "$set", Value: bson.D{{Key: "trace_next", Value: bson.D{{Key: "$toLong", Value: next}}}}}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "trace", Value: ring}}}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "trace_next", Value: after}}}},
+	}
+}
+
+// ReadTrace reads the kept steps, oldest first, into steps, a pointer to a slice
+// of any type that a BSON document decodes into (by bson tags, else json tags), as
+// the driver's Cursor.All does. An unknown execution has none. One round trip.
+// Returns ErrInvalid if steps is not a pointer to a slice or id is not valid.
+// Returns ErrDamaged if the trace is no array or a step cannot be decoded.
+func (s *Store) ReadTrace(ctx context.Context, id string, steps any) error {
+	target := reflect.ValueOf(steps)
+	if target.Kind() != reflect.Pointer || target.IsNil() || target.Elem().Kind() != reflect.Slice {
+		return invalid("steps", fmt.Sprintf("is a %T, not a pointer to a slice", steps))
+	}
+	if err := validText("id", id); err != nil {
+		return err
+	}
+	ctx, cancel := s.bounded(outside(ctx))
+	defer cancel()
+	doc, err := s.executions.FindOne(ctx, byID(id), options.FindOne().SetProjection(bson.D{{Key: "trace", Value: 1}})).Raw()
+	if err == mongo.ErrNoDocuments {
+		doc, err = emptyDocument, nil
+	}
+	if err != nil {
+		return wrapErr("read trace of", id, err)
+	}
+	return decodeSteps(id, doc, target.Elem())
+}
+
+func decodeSteps(id string, doc bson.Raw, target reflect.Value) error {
+	r := &reader{id: id, doc: doc}
+	elements := r.elements("trace")
+	if err := r.failed(); err != nil {
+		return err
+	}
+	slice := reflect.MakeSlice(target.Type(), len(elements), len(elements))
+	for i, e := range elements {
+		into := slice.Index(i).Addr().Interface()
+		if raw, ok := into.(*bson.Raw); ok {
+			*raw = bytes.Clone(e)
+			continue
+		}
+		if err := decodeBSON(e, into); err != nil {
+			return &DamagedError{ExecutionID: id, Field: fmt.Sprintf("trace.%d", i), Reason: "cannot be decoded: " + err.Error(), cause: err}
+		}
+	}
+	target.Set(slice)
+	return nil
+}
