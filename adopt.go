@@ -66,28 +66,22 @@ var adoptProjection = bson.D{
 }
 
 // ownCommit is whether the commit to the document's version was the store's own:
-// the id in its slot begins with that version.
+// an id among its slots begins with that version.
 var ownCommit = func() bson.D {
-	slot := bson.D{{Key: "$getField", Value: bson.D{
-		{Key: "field", Value: bson.D{{Key: "$toString", Value: bson.D{{Key: "$mod", Value: bson.A{"$$v", slots}}}}}},
-		{Key: "input", Value: bson.D{{Key: "$cond", Value: bson.A{
-			bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: "$commits"}}, "object"}}}, "$commits", bson.D{},
-		}}}},
+	slots := bson.D{{Key: "$cond", Value: bson.A{
+		bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: "$commits"}}, "object"}}},
+		bson.D{{Key: "$objectToArray", Value: "$commits"}},
+		bson.A{},
 	}}}
-	version := bson.D{{Key: "$cond", Value: bson.A{isTime("$version"), bson.D{{Key: "$toLong", Value: "$version"}}, int64(-1)}}}
-	seconds := bson.D{{Key: "$toLong", Value: bson.D{{Key: "$divide", Value: bson.A{
-		bson.D{{Key: "$toLong", Value: bson.D{{Key: "$toDate", Value: "$$slot"}}}}, 1000,
+	// The first four bytes of an ObjectID read as seconds.
+	made := bson.D{{Key: "$divide", Value: bson.A{bson.D{{Key: "$toLong", Value: bson.D{{Key: "$toDate", Value: "$$this.v"}}}}, 1000}}}
+	return bson.D{{Key: "$anyElementTrue", Value: bson.D{{Key: "$map", Value: bson.D{
+		{Key: "input", Value: slots},
+		{Key: "in", Value: bson.D{{Key: "$and", Value: bson.A{
+			bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: "$$this.v"}}, "objectId"}}},
+			bson.D{{Key: "$eq", Value: bson.A{made, "$version"}}},
+		}}}},
 	}}}}}
-	made := bson.D{{Key: "$cond", Value: bson.A{
-		bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: "$$slot"}}, "objectId"}}}, seconds, int64(-2),
-	}}}
-	return bson.D{{Key: "$let", Value: bson.D{
-		{Key: "vars", Value: bson.D{{Key: "v", Value: version}}},
-		{Key: "in", Value: bson.D{{Key: "$let", Value: bson.D{
-			{Key: "vars", Value: bson.D{{Key: "slot", Value: slot}}},
-			{Key: "in", Value: bson.D{{Key: "$eq", Value: bson.A{made, "$$v"}}}},
-		}}}},
-	}}}
 }()
 
 // adopt writes what is missing or untrue, one update for each document.

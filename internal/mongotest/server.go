@@ -2,16 +2,17 @@ package mongotest
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/connstring"
+
+	"github.com/execstore/mongostore/internal/mongod"
 )
 
 // Server is a running server that tests share. Safe for concurrent use.
@@ -93,6 +94,22 @@ func (s *Server) Stop() {
 // URI returns the connection string.
 func (s *Server) URI() string { return s.uri }
 
+// Addr returns host:port of the server, for a [Proxy] before it; of a replica
+// set, of its primary.
+func (s *Server) Addr(tb testing.TB) string {
+	tb.Helper()
+	cs, err := connstring.Parse(s.uri)
+	require.NoError(tb, err)
+	if len(cs.Hosts) == 1 {
+		return cs.Hosts[0]
+	}
+	client, err := s.sharedClient()
+	require.NoError(tb, err)
+	var hello struct{ Primary string }
+	require.NoError(tb, client.Database("admin").RunCommand(tb.Context(), bson.D{{Key: "hello", Value: 1}}).Decode(&hello))
+	return hello.Primary
+}
+
 // Client returns a client of the test's own, opts applied over the server's
 // URI in order. It is disconnected when the test ends.
 func (s *Server) Client(tb testing.TB, opts ...*options.ClientOptions) *mongo.Client {
@@ -120,7 +137,7 @@ func (s *Server) Database(tb testing.TB) (*mongo.Client, string) {
 	tb.Helper()
 	client, err := s.sharedClient()
 	require.NoError(tb, err)
-	name := databaseName(tb.Name())
+	name := mongod.DatabaseName(tb.Name())
 	tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
@@ -143,16 +160,4 @@ func (s *Server) sharedClient() (*mongo.Client, error) {
 	}
 	s.client = client
 	return client, nil
-}
-
-// databaseName makes a name out of the test's that no other process uses: at
-// most 63 bytes, lower case because the server tells no case apart.
-func databaseName(test string) string {
-	clean := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
-			return r
-		}
-		return '_'
-	}, strings.ToLower(test))
-	return fmt.Sprintf("t_%s_%012x", clean[:min(len(clean), 48)], rand.Uint64()>>16)
 }

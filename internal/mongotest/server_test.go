@@ -1,7 +1,6 @@
 package mongotest
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,13 +47,6 @@ func TestReplicaSetHasTransactions(t *testing.T) {
 	_, err = client.Database(db).Collection("c").InsertOne(ctx, bson.D{})
 	require.NoError(t, err)
 	require.NoError(t, session.CommitTransaction(ctx))
-}
-
-func TestDatabaseName(t *testing.T) {
-	t.Parallel()
-	long := databaseName(t.Name() + "/" + strings.Repeat("Ünder the $ixty.three ", 9))
-	require.Regexp(t, "^t_[a-z0-9_]{48}_[0-9a-f]{12}$", long)
-	require.NotEqual(t, databaseName("TestA"), databaseName("TestA"))
 }
 
 func TestCommandsLeaveHousekeepingOut(t *testing.T) {
