@@ -140,7 +140,8 @@ func (s *Store) rows(ctx context.Context, opts ListOptions, after string, want i
 		return nil, nil
 	}
 	for {
-		batch, err := s.rowBatch(ctx, opts, after, want-len(items))
+		missing := want - len(items)
+		batch, err := s.rowBatch(ctx, opts, after, missing)
 		if err != nil {
 			return nil, err
 		}
@@ -152,7 +153,7 @@ func (s *Store) rows(ctx context.Context, opts ListOptions, after string, want i
 			}
 			s.reportDamage(row.Err)
 		}
-		if len(items) >= want || len(batch) == 0 {
+		if len(items) >= want || len(batch) < missing {
 			return items, nil
 		}
 	}
