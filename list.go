@@ -2,8 +2,6 @@ package mongostore
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"iter"
@@ -181,47 +179,55 @@ var rowProjection = bson.D{
 }
 
 // filter finds the store's documents by their promoted fields, and beside them
-// those without any, which harel wrote.
+// those without any, which harel wrote: to the server a missing field is null. Its
+// shape lets one index give the order of ids, or two be merged in it.
 func (o ListOptions) filter(after string) bson.D {
-	base := bson.D{{Key: "_id", Value: o.idRange(after)}}
+	filter := bson.D{{Key: "_id", Value: o.idRange(after)}}
 	if o.DefinitionID != "" {
-		base = append(base, bson.E{Key: "definition_id", Value: o.DefinitionID})
+		filter = append(filter, bson.E{Key: "definition_id", Value: o.DefinitionID})
 	}
-	own := o.promotedFilter()
-	if len(own) == 0 {
-		return append(base, committed)
+	filter = append(filter, committed)
+	if o.RootsOnly {
+		filter = append(filter, bson.E{Key: "parent_id", Value: nil})
 	}
-	foreign := bson.D{{Key: "status", Value: nil}, committed}
-	return bson.D{{Key: "$or", Value: bson.A{
-		append(slices.Clone(base), own...),
-		append(slices.Clone(base), foreign...),
-	}}}
+	if o.ParentID != "" { // null here would be all roots
+		own := bson.D{{Key: "parent_id", Value: o.ParentID}}
+		return bson.D{{Key: "$or", Value: bson.A{
+			slices.Concat(filter, own, o.statusFilter(), o.timeFilter()),
+			slices.Concat(filter, foreign),
+		}}}
+	}
+	filter = append(filter, o.statusFilter(nil)...)
+	if times := o.timeFilter(); len(times) > 0 {
+		filter = append(filter, bson.E{Key: "$or", Value: bson.A{foreign, times}})
+	}
+	return filter
 }
 
 // committed leaves out what AppendTrace made before the first commit.
 var committed = bson.E{Key: "$nor", Value: bson.A{bson.D{{Key: "version", Value: nil}, {Key: "data", Value: nil}}}}
 
-func (o ListOptions) promotedFilter() bson.D {
-	var own bson.D
-	if len(o.Statuses) > 0 {
-		own = append(own, bson.E{Key: "status", Value: bson.D{{Key: "$in", Value: o.Statuses}}})
+// foreign finds the documents without promoted fields.
+var foreign = bson.D{{Key: "status", Value: nil}}
+
+func (o ListOptions) statusFilter(others ...any) bson.D {
+	if len(o.Statuses) == 0 {
+		return nil
 	}
-	if o.ParentID != "" {
-		own = append(own, bson.E{Key: "parent_id", Value: o.ParentID})
+	for _, status := range o.Statuses {
+		others = append(others, status)
 	}
-	if o.RootsOnly {
-		own = append(own, bson.E{Key: "parent_id", Value: nil})
-	}
+	return bson.D{{Key: "status", Value: bson.D{{Key: "$in", Value: others}}}}
+}
+
+func (o ListOptions) timeFilter() (times bson.D) {
 	if !o.UpdatedBefore.IsZero() {
-		own = append(own, bson.E{Key: "updated_at", Value: bson.D{{Key: "$lt", Value: toSeconds(o.UpdatedBefore)}}})
+		times = append(times, bson.E{Key: "updated_at", Value: bson.D{{Key: "$lt", Value: toSeconds(o.UpdatedBefore)}}})
 	}
 	if !o.FinishedBefore.IsZero() {
-		own = append(own, bson.E{Key: "finished_at", Value: bson.D{{Key: "$lt", Value: toSeconds(o.FinishedBefore)}}})
+		times = append(times, bson.E{Key: "finished_at", Value: bson.D{{Key: "$lt", Value: toSeconds(o.FinishedBefore)}}})
 	}
-	if len(own) > 0 && len(o.Statuses) == 0 {
-		own = append(own, bson.E{Key: "status", Value: bson.D{{Key: "$ne", Value: nil}}})
-	}
-	return own
+	return times
 }
 
 // idRange is the ids after a position, and with a prefix those that have it. Ids
@@ -331,40 +337,4 @@ func (s *Store) reportDamage(err error) {
 	if damaged, ok := err.(*DamagedError); ok {
 		s.cfg.OnDamaged(damaged)
 	}
-}
-
-// cursor is where a page ended and what it filtered.
-type cursor struct {
-	After  string `json:"a"`
-	Filter []byte `json:"f"`
-}
-
-func (o ListOptions) digest() []byte {
-	o.Limit, o.Cursor = 0, ""
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q %t %d %d", o.DefinitionID, o.ParentID, o.IDPrefix, o.Statuses, o.RootsOnly,
-		o.UpdatedBefore.UnixMicro(), o.FinishedBefore.UnixMicro()))
-	return sum[:8]
-}
-
-func encodeCursor(after string, filter []byte) string {
-	text, _ := json.Marshal(cursor{After: after, Filter: filter}) // a string and bytes always encode
-	return base64.RawURLEncoding.EncodeToString(text)
-}
-
-func decodeCursor(text string, filter []byte) (after string, err error) {
-	if text == "" {
-		return "", nil
-	}
-	var c cursor
-	raw, err := base64.RawURLEncoding.DecodeString(text)
-	if err == nil {
-		err = json.Unmarshal(raw, &c)
-	}
-	switch {
-	case err != nil || c.After == "":
-		return "", invalid("ListOptions.Cursor", "is not a cursor that List gave")
-	case !slices.Equal(c.Filter, filter):
-		return "", invalid("ListOptions.Cursor", "belongs to another filter")
-	}
-	return c.After, optionalText("ListOptions.Cursor", c.After)
 }

@@ -142,8 +142,8 @@ func (a *attempt) judgeVersion(h *Header, doc bson.Raw) error {
 		a.mode = update
 		return nil
 	}
-	if h.openTries() != nil && (version < a.old || version > a.old+slots) {
-		return &unknownError{id: a.plan.id, final: true, cause: fmt.Errorf("version %d is too far from %d to tell", version, a.old)}
+	if h.openTries() != nil && (version <= a.old || version > a.old+slots) {
+		return &unknownError{id: a.plan.id, final: true, cause: fmt.Errorf("version %d does not tell what became of version %d", version, a.old+1)}
 	}
 	return &ConflictError{ExecutionID: a.plan.id, Expected: a.old, Actual: version}
 }
