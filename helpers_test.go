@@ -60,3 +60,11 @@ func everything(eventID string) mongostore.Changes {
 }
 
 var someTime = time.Unix(1_800_000_000, 0).UTC()
+
+// noError is require.NoError for other goroutines than the test's own.
+func noError(t *testing.T, err error, what string) bool {
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
+	return err == nil
+}
