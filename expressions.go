@@ -33,7 +33,7 @@ func isNumber(expr string) bson.D {
 func isTime(expr string) bson.D {
 	return bson.D{{Key: "$and", Value: bson.A{
 		bson.D{{Key: "$isNumber", Value: expr}},
-		bson.D{{Key: "$gte", Value: bson.A{expr, float64(firstTime.Unix())}}},
-		bson.D{{Key: "$lte", Value: bson.A{expr, float64(lastTime.Unix())}}},
+		bson.D{{Key: "$gt", Value: bson.A{expr, float64(firstSecond)}}},
+		bson.D{{Key: "$lt", Value: bson.A{expr, float64(lastSecond)}}},
 	}}}
 }

@@ -1,6 +1,10 @@
 package mongostore
 
-import "go.mongodb.org/mongo-driver/v2/bson"
+import (
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
 
 // A commit that both acks from and emits into one array cannot be a classic
 // update: the server refuses $pull and $push on one path (error 40). Such a commit
@@ -12,8 +16,12 @@ func (a *attempt) needsPipeline() bool {
 
 func (s *Store) pipeline(a *attempt) any {
 	stages := bson.A{bson.D{{Key: "$set", Value: s.pipelineSet(a)}}}
-	if gone := s.pipelineUnset(a); len(gone) > 0 {
+	gone, dollars := s.pipelineUnset(a)
+	if len(gone) > 0 {
 		stages = append(stages, bson.D{{Key: "$unset", Value: gone}})
+	}
+	if len(dollars) > 0 {
+		stages = append(stages, unsetDollarTimers(dollars))
 	}
 	return stages
 }
@@ -60,13 +68,29 @@ func pipelineArray(field string, acked []int64, items bson.RawValue, keep int) b
 	return bson.E{Key: field, Value: whole}
 }
 
-func (s *Store) pipelineUnset(a *attempt) []string {
-	var gone []string
+// pipelineUnset names the fields to remove, and apart from them the timers whose
+// key starts with a dollar, as harel writes such a path: $unset refuses these.
+func (s *Store) pipelineUnset(a *attempt) (gone, dollars []string) {
 	elements, _ := end(s.appendUnset([]byte{0, 0, 0, 0}, a), 0).Elements()
 	for _, e := range elements {
+		if key, found := strings.CutPrefix(e.Key(), "timers.$"); found {
+			dollars = append(dollars, "$"+key)
+			continue
+		}
 		gone = append(gone, e.Key())
 	}
-	return gone
+	return gone, dollars
+}
+
+func unsetDollarTimers(keys []string) bson.D {
+	rest := any("$timers")
+	for _, key := range keys {
+		rest = bson.D{{Key: "$unsetField", Value: bson.D{
+			{Key: "field", Value: bson.D{{Key: "$literal", Value: key}}}, {Key: "input", Value: rest},
+		}}}
+	}
+	isDocument := bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: "$timers"}}, "object"}}}
+	return bson.D{{Key: "$set", Value: bson.D{{Key: "timers", Value: bson.D{{Key: "$cond", Value: bson.A{isDocument, rest, "$timers"}}}}}}}
 }
 
 func literal(v bson.RawValue) bson.D { return bson.D{{Key: "$literal", Value: v}} }
