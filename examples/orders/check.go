@@ -201,11 +201,11 @@ func checkPending(w *World) Finding {
 // traceKept is the store's default for Config.TraceMax.
 const traceKept = 200
 
-// checkSteps: every commit left one step, numbered without a gap, and no event was
-// applied twice to one execution.
+// checkSteps: every commit left one step, numbered without a gap, no event was
+// applied twice to one execution, and there are as many commits as the work needs.
 func checkSteps(w *World) Finding {
 	var f Finding
-	commits := int64(0)
+	commits, unneeded := int64(0), 0
 	w.each(func(h *mongostore.Header, trace []TraceStep, _ Pending) {
 		commits += h.Version
 		if int64(len(trace)) != min(h.Version, traceKept) {
@@ -220,10 +220,31 @@ func checkSteps(w *World) Finding {
 				f.wrong("%s applied %s twice", h.ID, step.EventID)
 			}
 			events[step.EventID] = true
+			if slices.Contains(step.Did, noTransition) {
+				unneeded++
+			}
 		}
 	})
-	f.Text = fmt.Sprintf("%d commits, each with its one step in a timeline, none for an event that had been applied", commits)
+	if needed := neededCommits(w) + int64(unneeded); commits != needed {
+		f.wrong("%d commits, where the orders need %d", commits, needed)
+	}
+	f.Text = fmt.Sprintf("%d commits, as many as the orders need, one step in a timeline each, no event applied twice; %d events came too late to matter", commits, unneeded)
 	return f
+}
+
+// neededCommits counts what the orders as they ended must have taken.
+func neededCommits(w *World) int64 {
+	n := len(w.Accounts) // opened
+	for _, seen := range w.Orders {
+		o := seen.Machine
+		n += 2 + 2*o.Reminders // start and charge, each reminder here and there
+		if o.Status == done {
+			n += 2 + 3*len(o.Plan.Regions) // paid, arrived; child started, done, joined
+		} else {
+			n += 2 // given up, voided
+		}
+	}
+	return int64(n)
 }
 
 // printFindings reports whether all is as it should be.

@@ -88,6 +88,7 @@ func TestChecksCanFail(t *testing.T) {
 		{"BalanceWrong", func(w *World) { w.Accounts[plan.Account].Machine.Balance++ }, plan.Account + " has"},
 		{"StepMissing", func(w *World) { s := w.Orders[shipped]; s.Trace = s.Trace[1:]; w.Orders[shipped] = s }, "commits, "},
 		{"StepTwice", func(w *World) { tr := w.Orders[shipped].Trace; tr[1].EventID = tr[0].EventID }, "applied start:" + shipped + " twice"},
+		{"CommitTooMany", func(w *World) { w.Orders[shipped].Machine.Reminders-- }, "commits, where the orders need"},
 		{"TimerPending", func(w *World) { w.Swept.Timers = 1 }, "the sweeps find"},
 	} {
 		t.Run(tt.name, func(t *testing.T) { requireWrong(t, store, ledger, cfg, tt.spoil, tt.wrong) })

@@ -74,6 +74,10 @@ func (e *Engine) CreateChild(ctx context.Context, spawn mongostore.SpawnEntry) (
 	return err == nil && !res.Deduplicated, err
 }
 
+// noTransition is the note of an event that came too late to matter, such as a timer
+// that fired while it was being cancelled.
+const noTransition = "has no transition for it"
+
 // apply runs one event through the machine and fills in its changes. It may run
 // again for the same event, on a machine loaded anew.
 func (e *Engine) apply(m Machine, eventID string, ev Event, ch *mongostore.Changes) {
@@ -83,7 +87,7 @@ func (e *Engine) apply(m Machine, eventID string, ev Event, ch *mongostore.Chang
 	}
 	s := &Step{Event: ev, Now: time.Now(), header: h, changes: ch}
 	if !m.Handle(s) {
-		s.note("has no transition for it") // handled all the same: it must not come again
+		s.note(noTransition) // handled all the same: it must not come again
 	}
 	ch.Trace = TraceStep{
 		At: s.Now.UnixMicro(), Worker: e.Name, Event: ev.Name, EventID: eventID,

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/execstore/mongostore"
@@ -55,7 +56,7 @@ const (
 // workerProcess is the life of a worker: it works until the pipe on stdin closes,
 // which it also does when the parent dies, and reports its Counts on stdout.
 func workerProcess(cfg config) error {
-	signal.Ignore(os.Interrupt) // Ctrl-C reaches all processes; the parent decides
+	signal.Ignore(os.Interrupt, syscall.SIGTERM) // they reach all processes; the parent decides
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
