@@ -1,6 +1,7 @@
 package mongostore
 
 import (
+	"encoding/binary"
 	"math"
 	"strconv"
 
@@ -76,6 +77,13 @@ func appendWhole(dst []byte, key string, n int64) []byte {
 		return bsoncore.AppendInt32Element(dst, key, int32(n))
 	}
 	return bsoncore.AppendInt64Element(dst, key, n)
+}
+
+// appendText is AppendStringElement without a copy of the text on the way.
+func appendText(dst []byte, key string, text []byte) []byte {
+	dst = bsoncore.AppendHeader(dst, bsoncore.TypeString, key)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(text)+1))
+	return append(append(dst, text...), 0)
 }
 
 func appendTextOrNull(dst []byte, key, s string) []byte {

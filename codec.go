@@ -3,6 +3,7 @@ package mongostore
 import (
 	"bytes"
 	"encoding/json"
+	"sync"
 )
 
 // Codec turns a snapshot or an event into bytes and back. It gets what Commit and
@@ -17,13 +18,36 @@ type Codec interface {
 type jsonCodec struct{}
 
 func (jsonCodec) Marshal(v any) ([]byte, error) {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
+	w := jsonWriters.Get().(*jsonWriter)
+	defer w.free()
+	if err := w.enc.Encode(v); err != nil {
 		return nil, err
 	}
-	return bytes.TrimSuffix(buf.Bytes(), []byte{'\n'}), nil
+	return bytes.Clone(bytes.TrimSuffix(w.buf.Bytes(), []byte{'\n'})), nil
 }
 
 func (jsonCodec) Unmarshal(data []byte, v any) error { return json.Unmarshal(data, v) }
+
+// jsonWriter is an encoder with its buffer, kept for the next snapshot.
+type jsonWriter struct {
+	buf bytes.Buffer
+	enc *json.Encoder
+}
+
+var jsonWriters = sync.Pool{New: func() any {
+	w := new(jsonWriter)
+	w.enc = json.NewEncoder(&w.buf)
+	w.enc.SetEscapeHTML(false)
+	return w
+}}
+
+// keptBuffer is the largest buffer that waits for the next snapshot, in bytes.
+const keptBuffer = 1 << 20
+
+func (w *jsonWriter) free() {
+	if w.buf.Cap() > keptBuffer {
+		return
+	}
+	w.buf.Reset()
+	jsonWriters.Put(w)
+}

@@ -14,6 +14,7 @@ import (
 // removes what AppendTrace made before any commit. What other executions owe to it
 // stays. Joins an open transaction in ctx.
 // Returns ErrConflict if the version has moved, with ErrNotFound if there is none.
+// Returns ErrDamaged if there is one whose version cannot be read.
 // Returns ErrInvalid if id is not valid or version is negative.
 // Returns ErrUnknownOutcome if the reply was lost and the server did not tell in time.
 func (s *Store) Delete(ctx context.Context, id string, version int64) error {
@@ -43,11 +44,12 @@ func (s *Store) Delete(ctx context.Context, id string, version int64) error {
 func (s *Store) deleteVersion(ctx context.Context, id string, version int64) (bool, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	expected := any(version)
+	filter := append(byID(id), bson.E{Key: "version", Value: version})
 	if version == 0 {
-		expected = bson.D{{Key: "$in", Value: bson.A{0, nil}}}
+		stub := bson.D{{Key: "version", Value: nil}, {Key: "data", Value: nil}}
+		filter = append(byID(id), bson.E{Key: "$or", Value: bson.A{bson.D{{Key: "version", Value: 0}}, stub}})
 	}
-	res, err := s.executions.DeleteOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "version", Value: expected}})
+	res, err := s.executions.DeleteOne(ctx, filter)
 	return err == nil && res.DeletedCount == 1, err
 }
 
@@ -74,17 +76,24 @@ func (s *Store) settleDelete(ctx context.Context, id string, version int64, caus
 	return s.deleteTraceCounter(detached, id)
 }
 
+// stubProjection tells the version, and what AppendTrace made from what lost it.
+var stubProjection = bson.D{{Key: "version", Value: 1}, {Key: "data", Value: bson.D{{Key: "$type", Value: "$data"}}}}
+
 func (s *Store) deleteConflict(ctx context.Context, id string, version int64) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	doc, err := s.executions.FindOne(ctx, byID(id), options.FindOne().SetProjection(bson.D{{Key: "version", Value: 1}})).Raw()
-	if err == mongo.ErrNoDocuments {
+	doc, err := s.executions.FindOne(ctx, byID(id), options.FindOne().SetProjection(stubProjection)).Raw()
+	if err == mongo.ErrNoDocuments || err == nil && isStub(doc) {
 		return &ConflictError{ExecutionID: id, Expected: version}
 	}
 	if err != nil {
 		return wrapErr("delete", id, err)
 	}
-	actual, _ := wholeNumber(doc.Lookup("version"))
+	r := &reader{id: id, doc: doc}
+	actual := r.version()
+	if err := r.failed(); err != nil {
+		return err
+	}
 	return &ConflictError{ExecutionID: id, Expected: version, Actual: actual}
 }
 

@@ -49,7 +49,10 @@ type Summary struct {
 	Err error
 }
 
-const defaultLimit = 100
+const (
+	defaultLimit = 100
+	maxLimit     = 1 << 30 // the server counts in 32 bits
+)
 
 // List gives one page. Every execution that exists throughout appears exactly once
 // over the pages, whatever is added or deleted meanwhile; a page costs what it
@@ -108,7 +111,7 @@ func validLimit(field string, limit int) (int, error) {
 	if limit < 0 {
 		return 0, invalid(field, "is negative")
 	}
-	return orElse(limit, defaultLimit), nil
+	return min(orElse(limit, defaultLimit), maxLimit), nil
 }
 
 func (o ListOptions) validate() error {
@@ -234,6 +237,9 @@ func (o ListOptions) timeFilter() (times bson.D) {
 // that are not text are not ours.
 func (o ListOptions) idRange(after string) bson.D {
 	bounds := bson.D{{Key: "$gte", Value: o.IDPrefix}}
+	if o.IDPrefix == "" {
+		bounds = bson.D{{Key: "$gt", Value: ""}} // an empty id is no id
+	}
 	if after != "" && after >= o.IDPrefix {
 		bounds = bson.D{{Key: "$gt", Value: after}}
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -66,20 +67,15 @@ const maxDocument = 16 << 20
 // sets it back.
 func (s *Store) planCommit(h *Header, exe Execution, ch *Changes) (*plan, error) {
 	p := &plan{id: h.ID, old: h.Version, now: s.now(), fields: promotedOf(h), text: s.textCodec, processed: ch.Processed}
-	steps := []func() error{
-		func() error { return validHeader(h) },
-		func() error { return optionalText("Changes.Processed", ch.Processed) },
-		func() error { return p.planTimers(ch.Timers) },
-		func() error { return p.planAcks(ch.Acks) },
-		func() error { return p.planSpawns(ch.Spawns) },
-		func() error { return p.planTrace(ch.Trace) },
-		func() error { return p.planEmits(s.cfg.Codec, ch.Emits) },
-		func() (err error) { p.data, err = s.snapshot(h, exe); return err },
+	if err := p.check(h, ch); err != nil {
+		return nil, err
 	}
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return nil, err
-		}
+	if err := p.encode(s.cfg.Codec, ch); err != nil {
+		return nil, err
+	}
+	var err error
+	if p.data, err = s.snapshot(h, exe); err != nil {
+		return nil, err
 	}
 	size := p.size()
 	if size > maxDocument {
@@ -90,6 +86,31 @@ func (s *Store) planCommit(h *Header, exe Execution, ch *Changes) (*plan, error)
 			slog.String("execution", h.ID), slog.Int("bytes", size))
 	}
 	return p, nil
+}
+
+// check looks at what needs no encoder.
+func (p *plan) check(h *Header, ch *Changes) error {
+	if err := validHeader(h); err != nil {
+		return err
+	}
+	if err := optionalText("Changes.Processed", ch.Processed); err != nil {
+		return err
+	}
+	if err := p.planTimers(ch.Timers); err != nil {
+		return err
+	}
+	return p.planAcks(ch.Acks)
+}
+
+// encode encodes all but the snapshot.
+func (p *plan) encode(codec Codec, ch *Changes) error {
+	if err := p.planSpawns(ch.Spawns); err != nil {
+		return err
+	}
+	if err := p.planTrace(ch.Trace); err != nil {
+		return err
+	}
+	return p.planEmits(codec, ch.Emits)
 }
 
 // snapshot encodes exe as of its next version.
@@ -110,7 +131,7 @@ func validHeader(h *Header) error {
 	if err := validText("Header.ID", h.ID); err != nil {
 		return err
 	}
-	for _, f := range []struct{ name, value string }{
+	for _, f := range [...]struct{ name, value string }{
 		{"Header.DefinitionID", h.DefinitionID}, {"Header.ParentID", h.ParentID}, {"Header.Status", h.Status},
 		{"Header.Outcome", h.Outcome}, {"Header.ActivePath", h.ActivePath},
 	} {
@@ -142,14 +163,25 @@ func optionalText(field, s string) error {
 	return nil
 }
 
+// at makes the field of an item's error that of the whole list.
+func at(list string, i int, err error) error {
+	if v, ok := err.(*ValidationError); ok {
+		v.Field = list + "[" + strconv.Itoa(i) + "]" + v.Field
+	}
+	return err
+}
+
 func (p *plan) planEmits(codec Codec, emits []Emit) error {
+	if len(emits) > 0 {
+		p.emits = make([]plannedEmit, 0, len(emits))
+	}
 	for i, e := range emits {
-		if err := optionalText(fmt.Sprintf("Changes.Emits[%d].TargetID", i), e.TargetID); err != nil {
-			return err
-		}
 		planned, err := planEvent(codec, p.text, e.Event)
+		if err == nil {
+			err = optionalText(".TargetID", e.TargetID)
+		}
 		if err != nil {
-			return &ValidationError{Field: fmt.Sprintf("Changes.Emits[%d].Event", i), Reason: err.Error(), cause: err}
+			return at("Changes.Emits", i, err)
 		}
 		planned.target = e.TargetID
 		p.emits = append(p.emits, planned)
@@ -160,36 +192,43 @@ func (p *plan) planEmits(codec Codec, emits []Emit) error {
 func planEvent(codec Codec, text bool, event any) (plannedEmit, error) {
 	if raw, ok := event.(json.RawMessage); ok {
 		if !json.Valid(raw) || !utf8.Valid(raw) {
-			return plannedEmit{}, fmt.Errorf("is a json.RawMessage that is not JSON in UTF-8")
+			return plannedEmit{}, invalid(".Event", "is a json.RawMessage that is not JSON in UTF-8")
 		}
 		return plannedEmit{event: bytes.Clone(raw), text: true}, nil
 	}
 	data, err := codec.Marshal(event)
 	if err != nil {
-		return plannedEmit{}, fmt.Errorf("cannot be encoded: %w", err)
+		return plannedEmit{}, &ValidationError{Field: ".Event", Reason: "cannot be encoded: " + err.Error(), cause: err}
 	}
 	if text && !utf8.Valid(data) {
-		return plannedEmit{}, fmt.Errorf("encodes to text that is not UTF-8")
+		return plannedEmit{}, invalid(".Event", "encodes to text that is not UTF-8")
 	}
 	return plannedEmit{event: data, text: text}, nil
 }
 
 func (p *plan) planSpawns(spawns []Spawn) error {
+	if len(spawns) > 0 {
+		p.spawns = make([]plannedSpawn, 0, len(spawns))
+	}
 	for i, sp := range spawns {
-		field := fmt.Sprintf("Changes.Spawns[%d]", i)
-		if err := validText(field+".ChildID", sp.ChildID); err != nil {
-			return err
-		}
-		if err := optionalText(field+".RootPath", sp.RootPath); err != nil {
-			return err
-		}
-		input, err := planDocument(field+".Input", sp.Input)
+		planned, err := planSpawn(sp)
 		if err != nil {
-			return err
+			return at("Changes.Spawns", i, err)
 		}
-		p.spawns = append(p.spawns, plannedSpawn{child: sp.ChildID, path: sp.RootPath, input: input})
+		p.spawns = append(p.spawns, planned)
 	}
 	return nil
+}
+
+func planSpawn(sp Spawn) (plannedSpawn, error) {
+	if err := validText(".ChildID", sp.ChildID); err != nil {
+		return plannedSpawn{}, err
+	}
+	if err := optionalText(".RootPath", sp.RootPath); err != nil {
+		return plannedSpawn{}, err
+	}
+	input, err := planDocument(".Input", sp.Input)
+	return plannedSpawn{child: sp.ChildID, path: sp.RootPath, input: input}, err
 }
 
 func (p *plan) planTrace(step any) (err error) {
@@ -235,21 +274,25 @@ func deeperThan(doc bson.Raw, levels int) bool {
 // planTimers keeps the last op of each path, in the order of the paths' first ops.
 func (p *plan) planTimers(ops []TimerOp) error {
 	for i, op := range ops {
-		field := fmt.Sprintf("Changes.Timers[%d]", i)
-		if err := optionalText(field+".Path", op.Path); err != nil {
-			return err
-		}
-		if !op.Cancel && op.FireAt.IsZero() {
-			return invalid(field+".FireAt", "is zero and Cancel is not set")
-		}
-		if !op.Cancel && !fitsTime(op.FireAt) {
-			return invalid(field+".FireAt", "is outside the years 1 to 9999")
+		if err := validTimerOp(op); err != nil {
+			return at("Changes.Timers", i, err)
 		}
 		t := plannedTimer{key: encodePath(op.Path), at: toSeconds(op.FireAt), cancel: op.Cancel}
 		t.harelKey, _ = harelKey(op.Path)
 		p.setTimer(t)
 	}
 	return nil
+}
+
+func validTimerOp(op TimerOp) error {
+	switch {
+	case op.Cancel:
+	case op.FireAt.IsZero():
+		return invalid(".FireAt", "is zero and Cancel is not set")
+	case !fitsTime(op.FireAt):
+		return invalid(".FireAt", "is outside the years 1 to 9999")
+	}
+	return optionalText(".Path", op.Path)
 }
 
 func (p *plan) setTimer(t plannedTimer) {
@@ -274,33 +317,35 @@ func (p *plan) earliest() (at float64, armed bool) {
 
 func (p *plan) planAcks(acks []Entry) error {
 	for i, e := range acks {
-		field := fmt.Sprintf("Changes.Acks[%d]", i)
-		owner, token := "", ""
-		switch e := e.(type) {
-		case OutboxEntry:
-			owner, token = e.ExecutionID, e.Token
-			p.acks.outbox = append(p.acks.outbox, e.Seq)
-		case SpawnEntry:
-			owner, token = e.ParentID, e.Token
-			p.acks.spawns = append(p.acks.spawns, e.Seq)
-		case Timer:
-			owner, token = e.ExecutionID, e.Token
-			if err := optionalText(field+".Path", e.Path); err != nil {
-				return err
-			}
-			p.acks.ackTimer(p, e)
-		default:
-			return invalid(field, fmt.Sprintf("is a %T, not an OutboxEntry, SpawnEntry or Timer", e))
+		owner, token, err := p.planAck(e)
+		switch {
+		case err != nil:
+		case owner != p.id:
+			err = invalid("", fmt.Sprintf("belongs to execution %q, not to %q", owner, p.id))
+		case token != "" && p.acks.token != "" && token != p.acks.token:
+			err = invalid(".Token", "differs from that of another entry")
 		}
-		if owner != p.id {
-			return invalid(field, fmt.Sprintf("belongs to execution %q, not to %q", owner, p.id))
-		}
-		if token != "" && p.acks.token != "" && token != p.acks.token {
-			return invalid(field+".Token", "differs from that of another entry")
+		if err != nil {
+			return at("Changes.Acks", i, err)
 		}
 		p.acks.token = orElse(token, p.acks.token)
 	}
 	return nil
+}
+
+func (p *plan) planAck(e Entry) (owner, token string, err error) {
+	switch e := e.(type) {
+	case OutboxEntry:
+		p.acks.outbox = append(p.acks.outbox, e.Seq)
+		return e.ExecutionID, e.Token, nil
+	case SpawnEntry:
+		p.acks.spawns = append(p.acks.spawns, e.Seq)
+		return e.ParentID, e.Token, nil
+	case Timer:
+		p.acks.ackTimer(p, e)
+		return e.ExecutionID, e.Token, optionalText(".Path", e.Path)
+	}
+	return "", "", invalid("", fmt.Sprintf("is a %T, not an OutboxEntry, SpawnEntry or Timer", e))
 }
 
 // ackTimer takes a fired timer unless this commit arms or cancels its path itself.

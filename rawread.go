@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
@@ -115,7 +116,7 @@ func (r *reader) seconds(field string) (float64, bool) {
 	return s, ok
 }
 
-// elements gives the documents of an array; missing is none.
+// elements gives the documents of an array, past what is none; missing is none.
 func (r *reader) elements(field string) []bson.Raw {
 	v := r.doc.Lookup(field)
 	if missing(v) {
@@ -136,7 +137,7 @@ func (r *reader) elements(field string) []bson.Raw {
 		doc, ok := v.DocumentOK()
 		if !ok {
 			r.damaged(fmt.Sprintf("%s.%d", field, i), "is "+v.Type.String()+", not a document")
-			return nil
+			continue
 		}
 		docs = append(docs, doc)
 	}
@@ -151,14 +152,34 @@ func encodeBSON(v any) (bson.Raw, error) {
 	if isNil(v) {
 		return emptyDocument, nil
 	}
-	var buf bytes.Buffer
-	enc := bson.NewEncoder(bson.NewDocumentWriter(&buf))
-	enc.SetRegistry(ownRegistry)
-	enc.UseJSONStructTags()
-	if err := enc.Encode(v); err != nil {
-		return nil, err
+	w := bsonWriters.Get().(*bsonWriter)
+	if err := w.enc.Encode(v); err != nil {
+		return nil, err // and the writer stays away: it may be in the middle of a document
 	}
-	return buf.Bytes(), nil
+	defer w.free()
+	return bytes.Clone(w.buf.Bytes()), nil
+}
+
+// bsonWriter is an encoder with its buffer, kept for the next document.
+type bsonWriter struct {
+	buf bytes.Buffer
+	enc *bson.Encoder
+}
+
+var bsonWriters = sync.Pool{New: func() any {
+	w := new(bsonWriter)
+	w.enc = bson.NewEncoder(bson.NewDocumentWriter(&w.buf))
+	w.enc.SetRegistry(ownRegistry)
+	w.enc.UseJSONStructTags()
+	return w
+}}
+
+func (w *bsonWriter) free() {
+	if w.buf.Cap() > keptBuffer {
+		return
+	}
+	w.buf.Reset()
+	bsonWriters.Put(w)
 }
 
 // decodeBSON reads a document that encodeBSON wrote.

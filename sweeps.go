@@ -52,34 +52,42 @@ func (p *perDocument) saw(entries, documents int) {
 func (k seqKind) array() string { return [...]string{"outbox", "spawns"}[k] }
 
 // pending reads documents in the order of their lowest number until the limit-th
-// entry cannot be followed by a lower one.
+// entry cannot be followed by a lower one. What is damaged hides neither the rest
+// of its document nor the documents after it.
 func pending[E any](ctx context.Context, s *Store, kind seqKind, limit int, read func(*reader, bson.Raw) E, seq func(E) int64) ([]E, error) {
 	limit, err := validLimit("limit", limit)
 	if err != nil {
 		return nil, err
 	}
+	depth := limit // how many elements of one document are shipped at most
 	for documents := s.entriesPer[kind].documentsFor(limit); ; {
-		docs, err := s.pendingDocuments(outside(ctx), kind, limit, documents)
+		docs, err := s.pendingDocuments(outside(ctx), kind, depth, documents)
 		if err != nil {
 			return nil, wrapErr("read pending "+kind.array(), "", err)
 		}
-		entries, bound, damaged := decodeEntries(s, kind, docs, read, seq)
-		slices.SortFunc(entries, func(a, b E) int { return cmp.Compare(seq(a), seq(b)) })
-		complete := len(docs) < documents || len(docs)-damaged > limit
-		if complete || len(entries) >= limit && seq(entries[limit-1]) <= bound {
-			s.entriesPer[kind].saw(len(entries), len(docs)-damaged)
-			return entries[:min(limit, len(entries))], nil
+		found := readEntries(kind, docs, depth, read, seq)
+		slices.SortFunc(found.entries, func(a, b E) int { return cmp.Compare(seq(a), seq(b)) })
+		readable := len(docs) - found.unreadable
+		complete := len(docs) < documents || readable > limit
+		switch {
+		case found.cut && depth < maxLimit:
+			depth *= 2
+		case complete || len(found.entries) >= limit && seq(found.entries[limit-1]) <= found.bound:
+			s.entriesPer[kind].saw(len(found.entries), readable)
+			s.reportAll(found.damage)
+			return found.entries[:min(limit, len(found.entries))], nil
+		default:
+			documents = min(2*documents, limit+1+found.unreadable)
 		}
-		documents = min(2*documents, limit+1+damaged) // what is damaged must not hide the rest
 	}
 }
 
-func (s *Store) pendingDocuments(ctx context.Context, kind seqKind, limit, documents int) ([]bson.Raw, error) {
+func (s *Store) pendingDocuments(ctx context.Context, kind seqKind, depth, documents int) ([]bson.Raw, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	field := kind.array()
 	some := bson.D{{Key: "$cond", Value: bson.A{
-		bson.D{{Key: "$isArray", Value: "$" + field}}, bson.D{{Key: "$slice", Value: bson.A{"$" + field, limit}}}, "$" + field,
+		bson.D{{Key: "$isArray", Value: "$" + field}}, bson.D{{Key: "$slice", Value: bson.A{"$" + field, depth}}}, "$" + field,
 	}}}
 	// $exists leaves the bounds open, without which a multikey index cannot sort.
 	cursor, err := s.executions.Find(ctx, bson.D{{Key: field + ".seq", Value: bson.D{{Key: "$exists", Value: true}}}},
@@ -92,40 +100,48 @@ func (s *Store) pendingDocuments(ctx context.Context, kind seqKind, limit, docum
 	return docs, cursor.All(ctx, &docs)
 }
 
-// decodeEntries reads all entries that can be read. Bound is a number below which
-// no entry of a document further on can be; damaged counts documents without any.
-func decodeEntries[E any](s *Store, kind seqKind, docs []bson.Raw, read func(*reader, bson.Raw) E, seq func(E) int64) (all []E, bound int64, damaged int) {
-	for _, doc := range docs {
-		entries := entriesOf(s, kind, doc, read)
-		if len(entries) == 0 {
-			damaged++
-			continue
-		}
-		lowest := int64(math.MaxInt64)
-		for _, e := range entries {
-			lowest = min(lowest, seq(e))
-		}
-		all = append(all, entries...)
-		bound = max(bound, lowest)
-	}
-	return all, bound, damaged
+// foundEntries is what some documents, in the order of their lowest number, hold.
+type foundEntries[E any] struct {
+	entries    []E
+	bound      int64   // no entry of a document further on has a lower number
+	unreadable int     // documents without any entry that can be read
+	cut        bool    // more elements have to be shipped to see past damaged ones
+	damage     []error // what was gone past
 }
 
-// entriesOf reads the entries of one document and reports those it has to leave out.
-func entriesOf[E any](s *Store, kind seqKind, doc bson.Raw, read func(*reader, bson.Raw) E) (good []E) {
-	whole := newReader(doc)
-	elements := whole.elements(kind.array())
-	s.reportDamage(whole.failed())
-	for _, raw := range elements {
-		r := &reader{id: whole.id, doc: doc}
-		e := read(r, raw)
-		if err := r.failed(); err != nil {
-			s.reportDamage(err)
-			continue
+func readEntries[E any](kind seqKind, docs []bson.Raw, depth int, read func(*reader, bson.Raw) E, seq func(E) int64) (f foundEntries[E]) {
+	for _, doc := range docs {
+		whole := newReader(doc)
+		before, lowest, damaged := len(f.entries), int64(math.MaxInt64), false
+		for _, raw := range whole.elements(kind.array()) {
+			r := newReader(doc)
+			e := read(r, raw)
+			if err := r.failed(); err != nil {
+				f.damage = append(f.damage, err)
+				damaged = true
+				continue
+			}
+			f.entries = append(f.entries, e)
+			lowest = min(lowest, seq(e))
 		}
-		good = append(good, e)
+		f.damage = append(f.damage, whole.failed())
+		damaged = damaged || whole.err != nil
+		f.cut = f.cut || damaged && whole.count(kind.array()) >= depth
+		switch {
+		case len(f.entries) == before:
+			f.unreadable++
+		case !damaged: // else its place in the order may be that of a damaged one
+			f.bound = max(f.bound, lowest)
+		}
 	}
-	return good
+	return f
+}
+
+// reportAll is reportDamage for what may be no damage.
+func (s *Store) reportAll(damage []error) {
+	for _, err := range damage {
+		s.reportDamage(err)
+	}
 }
 
 func (s *Store) readOutboxEntry(r *reader, raw bson.Raw) OutboxEntry {

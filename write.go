@@ -111,7 +111,7 @@ func (s *Store) appendSet(dst []byte, a *attempt) []byte {
 
 func (a *attempt) appendData(dst []byte) []byte {
 	if a.text {
-		return bsoncore.AppendStringElement(dst, "data", string(a.data))
+		return appendText(dst, "data", a.data)
 	}
 	return bsoncore.AppendBinaryElement(dst, "data", 0, a.data)
 }
@@ -177,7 +177,7 @@ func (a *attempt) appendOutbox(dst []byte) []byte {
 			dst = appendWhole(dst, "seq", a.firsts[outboxSeq]+int64(i))
 			dst = appendTextOrNull(dst, "target_id", e.target)
 			if e.text {
-				return bsoncore.AppendStringElement(dst, "event", string(e.event))
+				return appendText(dst, "event", e.event)
 			}
 			return bsoncore.AppendBinaryElement(dst, "event", 0, e.event)
 		})
