@@ -77,7 +77,9 @@ func (s *Store) settleDelete(ctx context.Context, id string, version int64, caus
 }
 
 // stubProjection tells the version, and what AppendTrace made from what lost it.
-var stubProjection = bson.D{{Key: "version", Value: 1}, {Key: "data", Value: bson.D{{Key: "$type", Value: "$data"}}}}
+var stubProjection = bson.D{{Key: "version", Value: 1}, {Key: "data", Value: bson.D{{Key: "$cond", Value: bson.A{
+	bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$ifNull", Value: bson.A{"$data", nil}}}, nil}}}, "$$REMOVE", true,
+}}}}}
 
 func (s *Store) deleteConflict(ctx context.Context, id string, version int64) error {
 	ctx, cancel := s.bounded(ctx)

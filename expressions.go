@@ -9,11 +9,12 @@ import (
 // Aggregation expressions that more than one query uses. Each looks at a type
 // before it relies on it: a damaged document must not fail a query about others.
 
-// lastTraceIndex is the index of the newest trace step, whatever it is.
-var lastTraceIndex = bson.D{{Key: "$cond", Value: bson.A{
-	bson.D{{Key: "$isArray", Value: "$trace"}},
-	bson.D{{Key: "$arrayElemAt", Value: bson.A{"$trace.index", -1}}},
-	nil,
+// lastTraceIndex is the index of the newest trace step; null where it has none.
+var lastTraceIndex = bson.D{{Key: "$let", Value: bson.D{
+	{Key: "vars", Value: bson.D{{Key: "last", Value: bson.D{{Key: "$arrayElemAt", Value: bson.A{
+		bson.D{{Key: "$cond", Value: bson.A{bson.D{{Key: "$isArray", Value: "$trace"}}, "$trace.index", bson.A{}}}}, -1,
+	}}}}}},
+	{Key: "in", Value: bson.D{{Key: "$cond", Value: bson.A{isNumber("$$last"), "$$last", nil}}}},
 }}}
 
 // isMember is whether the array at path holds the text.

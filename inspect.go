@@ -15,7 +15,7 @@ type Inspection struct {
 	// Summary is its row; Summary.Err tells of damage anywhere in the document, and
 	// what could be read is there all the same.
 	Summary Summary
-	// Data is the snapshot as the codec made it.
+	// Data is the snapshot as the codec made it: JSON, unless Config.Codec is another.
 	Data []byte
 	// Outbox, Spawns and Timers are what it owes, in order.
 	Outbox []OutboxEntry
@@ -23,7 +23,7 @@ type Inspection struct {
 	Timers []Timer
 	// Dead are entries that a relay gave up.
 	Dead []DeadLetter
-	// Trace are the kept steps, oldest first.
+	// Trace are the kept steps, oldest first; ReadTrace decodes them by json tags too.
 	Trace []bson.Raw
 	// Processed counts the event ids kept; Bytes is the size of the document.
 	Processed, Bytes int

@@ -2,6 +2,7 @@ package mongostore
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -74,7 +75,7 @@ func ownOptions(cfg Config) *options.DatabaseOptionsBuilder {
 func Connect(ctx context.Context, uri string, cfg Config) (*Store, error) {
 	client, err := mongo.Connect(options.Client().ApplyURI(uri))
 	if err != nil {
-		return nil, &ValidationError{Field: "uri", Reason: "is not a MongoDB connection string that the driver accepts"}
+		return nil, badURI(uri, err)
 	}
 	s, err := New(client, cfg)
 	if err == nil {
@@ -86,6 +87,15 @@ func Connect(ctx context.Context, uri string, cfg Config) (*Store, error) {
 	}
 	s.owned = true
 	return s, nil
+}
+
+// badURI tells the driver's reason unless the string may hold a password.
+func badURI(uri string, err error) error {
+	reason := "is not a connection string that the driver accepts"
+	if !strings.Contains(uri, "@") {
+		reason += ": " + err.Error()
+	}
+	return invalid("uri", reason)
 }
 
 // awaitServer pings until the server answers.

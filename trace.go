@@ -20,6 +20,7 @@ import (
 // Returns ErrInvalid if id or step is not valid, or ctx has an open transaction.
 // Returns ErrUnknownOutcome if the reply was lost.
 // Returns ErrTooLarge if the document would pass 16 MiB.
+// Returns ErrDamaged if the stored trace is not an array; it stays as it is.
 func (s *Store) AppendTrace(ctx context.Context, id string, step any) error {
 	ctx, err := refuseTransaction(ctx)
 	if err != nil {
@@ -37,11 +38,21 @@ func (s *Store) AppendTrace(ctx context.Context, id string, step any) error {
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	_, err = s.executions.UpdateOne(ctx, byID(id), tracePipeline(doc, s.cfg.TraceMax), options.UpdateOne().SetUpsert(true))
-	if isOpen(err) {
+	res, err := s.appendTrace(ctx, id, doc)
+	if mongo.IsDuplicateKeyError(err) { // somebody made the document at the same moment
+		res, err = s.appendTrace(ctx, id, doc)
+	}
+	switch {
+	case isOpen(err):
 		return &unknownError{id: id, final: true, cause: err}
+	case err == nil && res.ModifiedCount+res.UpsertedCount == 0:
+		return &DamagedError{ExecutionID: id, Field: "trace", Reason: "is not an array"}
 	}
 	return wrapErr("append trace to", id, err)
+}
+
+func (s *Store) appendTrace(ctx context.Context, id string, step bson.Raw) (*mongo.UpdateResult, error) {
+	return s.executions.UpdateOne(ctx, byID(id), tracePipeline(step, s.cfg.TraceMax), options.UpdateOne().SetUpsert(true))
 }
 
 // tracePipeline numbers the step on the server, so that one trip is enough.
@@ -67,12 +78,17 @@ func tracePipeline(step bson.Raw, keep int) bson.A {
 	if keep > 0 {
 		ring = bson.D{{Key: "$slice", Value: bson.A{ring, -keep}}}
 	}
-	return bson.A{
-		bson.D{{Key: "$set", Value: bson.D{{Key: "trace_next", Value: bson.D{{Key: "$toLong", Value: next}}}}}},
-		bson.D{{Key: "$set", Value: bson.D{{Key: "trace", Value: ring}}}},
-		bson.D{{Key: "$set", Value: bson.D{{Key: "trace_next", Value: after}}}},
+	set := func(field string, value any) bson.D { // nothing where the trace is of a wrong type
+		kept := bson.D{{Key: "$cond", Value: bson.A{traceIsUsable, value, "$" + field}}}
+		return bson.D{{Key: "$set", Value: bson.D{{Key: field, Value: kept}}}}
 	}
+	return bson.A{set("trace_next", bson.D{{Key: "$toLong", Value: next}}), set("trace", ring), set("trace_next", after)}
 }
+
+// traceIsUsable is whether steps can be appended: to an array, or to nothing.
+var traceIsUsable = bson.D{{Key: "$in", Value: bson.A{
+	bson.D{{Key: "$type", Value: "$trace"}}, bson.A{"array", "missing", "null", "undefined"},
+}}}
 
 // ReadTrace reads the kept steps, oldest first, into steps, a pointer to a slice
 // of any type that a BSON document decodes into (by bson tags, else json tags), as
