@@ -28,6 +28,8 @@ func Exercise(t *testing.T, server func(testing.TB) *mongotest.Server, opts ...*
 	topics := map[string]func(*testing.T, *harness){
 		"Commit": exerciseCommit, "Header": exerciseHeader, "Acks": exerciseAcks, "First": exerciseFirst, "Update": exerciseUpdate,
 		"Dedupe": exerciseDedupe, "Trace": exerciseTrace, "Timers": exerciseTimers, "Paths": exercisePaths,
+		"Sweeps": exerciseSweeps, "Children": exerciseChildren, "List": exerciseList, "Pages": exercisePages,
+		"Inspect": exerciseInspect, "Delete": exerciseDelete,
 	}
 	for name, exercise := range topics {
 		t.Run(name, func(t *testing.T) {
