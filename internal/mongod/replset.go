@@ -14,8 +14,9 @@ import (
 const SetName = "rs0"
 
 // Initiate makes processes, each started with Config.ReplicaSet SetName, one
-// replica set, and waits for its primary, or until ctx ends. Elections follow
-// within about a second after a primary is gone.
+// replica set, and waits until it has a primary and all others are in step
+// with it, or until ctx ends. An election follows within about three seconds
+// after a primary is gone.
 func Initiate(ctx context.Context, processes ...*Process) error {
 	hosts := make([]string, len(processes))
 	for i, p := range processes {
@@ -24,8 +25,16 @@ func Initiate(ctx context.Context, processes ...*Process) error {
 	if err := InitiateAt(ctx, processes[0].URI(), hosts...); err != nil {
 		return err
 	}
-	_, err := WaitPrimary(ctx, processes...)
-	return err
+	if _, err := WaitPrimary(ctx, processes...); err != nil {
+		return err
+	}
+	for _, p := range processes {
+		// one that still copies the data counts for no majority
+		if err := WaitMember(ctx, p.URI()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // InitiateAt makes hosts a replica set through the server at uri. The hosts
@@ -39,7 +48,7 @@ func InitiateAt(ctx context.Context, uri string, hosts ...string) error {
 		{Key: "_id", Value: SetName},
 		{Key: "members", Value: members},
 		{Key: "settings", Value: bson.D{
-			{Key: "electionTimeoutMillis", Value: 1000},
+			{Key: "electionTimeoutMillis", Value: 2000},
 			{Key: "heartbeatIntervalMillis", Value: 200},
 		}},
 	}}}
@@ -75,30 +84,49 @@ func WaitPrimary(ctx context.Context, processes ...*Process) (int, error) {
 // WaitWritable returns when the server at uri, a direct connection, takes
 // writes, or when ctx ends.
 func WaitWritable(ctx context.Context, uri string) error {
-	for !IsWritable(ctx, uri) {
+	return waitHello(ctx, uri, "no primary", func(h Hello) bool { return h.Writable })
+}
+
+// WaitMember returns when the server at uri, a direct connection, is a primary
+// or a secondary of its set, or when ctx ends.
+func WaitMember(ctx context.Context, uri string) error {
+	return waitHello(ctx, uri, "not in step with its set", func(h Hello) bool { return h.Writable || h.Secondary })
+}
+
+func waitHello(ctx context.Context, uri, failure string, is func(Hello) bool) error {
+	for {
+		hello, err := askSoon(ctx, uri)
+		if err == nil && is(hello) {
+			return nil
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("no primary: %w", ctx.Err())
+			return fmt.Errorf("%s: %w", failure, ctx.Err())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	return nil
 }
 
 // IsWritable says whether the server at uri, a direct connection, answers and
 // takes writes: a standalone or a primary.
 func IsWritable(ctx context.Context, uri string) bool {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	hello, err := AskHello(ctx, uri)
+	hello, err := askSoon(ctx, uri)
 	return err == nil && hello.Writable
+}
+
+// askSoon asks a server that may be down or paused.
+func askSoon(ctx context.Context, uri string) (Hello, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	return AskHello(ctx, uri)
 }
 
 // Hello is the part of a server's answer to hello that tells its kind.
 type Hello struct {
-	Writable bool   `bson:"isWritablePrimary"`
-	SetName  string `bson:"setName"`
-	Msg      string `bson:"msg"` // "isdbgrid": a mongos
+	Writable  bool   `bson:"isWritablePrimary"`
+	Secondary bool   `bson:"secondary"`
+	SetName   string `bson:"setName"`
+	Msg       string `bson:"msg"` // "isdbgrid": a mongos
 }
 
 // AskHello asks the server at uri what it is.
