@@ -1,0 +1,80 @@
+// Testreport runs a command that prints what `go test -json` prints, and shows it
+// to people: each package's result as it comes, the output of what failed, every
+// skipped test by name, and one line of totals.
+//
+//	go run ./scripts/testreport [-skips FILE] -- go test -json ./...
+//
+// It exits non-zero if the command did, if a test failed, if a test was skipped
+// that FILE does not name (one a line, # begins a comment; no FILE: none may be
+// skipped), or if no test ran at all.
+package main
+
+import (
+	"bufio"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	skips := flag.String("skips", "", "a `file` that names the tests that may be skipped")
+	flag.Parse()
+	if flag.NArg() == 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	if err := run(*skips, flag.Args(), os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "testreport:", err)
+		os.Exit(1)
+	}
+}
+
+func run(skips string, command []string, out io.Writer) error {
+	allowed, err := readNames(skips)
+	if err != nil {
+		return err
+	}
+	// A Ctrl-C reaches the command too; here it only must not cut the report.
+	signal.Ignore(os.Interrupt, syscall.SIGTERM)
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stdin, cmd.Stderr = os.Stdin, os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	r := newReport(out)
+	readErr := r.read(stdout)
+	waitErr := cmd.Wait()
+	r.print()
+	return errors.Join(readErr, r.verdict(allowed), waitErr)
+}
+
+// readNames reads the names of tests, none without a file.
+func readNames(file string) (map[string]bool, error) {
+	names := map[string]bool{}
+	if file == "" {
+		return names, nil
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		name, _, _ := strings.Cut(lines.Text(), "#")
+		if name = strings.TrimSpace(name); name != "" {
+			names[name] = true
+		}
+	}
+	return names, lines.Err()
+}
