@@ -1,0 +1,79 @@
+package interop
+
+import (
+	"bytes"
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/execstore/mongostore/internal/mongotest"
+)
+
+// contracts are harel's for foreign stores, as contracts.py names them.
+var contracts = []string{
+	"protocol", "listing", "outbox", "purge", "ids_with_prefix",
+	"async protocol", "async listing", "async outbox", "async purge",
+}
+
+// TestBridge uses mongostore as a store of harel's, through the bridge command.
+func TestBridge(t *testing.T) {
+	python := needsPython(t)
+	bridge := filepath.Join(t.TempDir(), "bridge")
+	build := append([]string{"build", "-o", bridge}, append(raceFlag, "./bridge")...)
+	out, err := exec.Command("go", build...).CombinedOutput()
+	require.NoError(t, err, string(out))
+
+	for naming, prefix := range prefixes {
+		t.Run("contracts "+naming, func(t *testing.T) {
+			t.Parallel()
+			server := mongotest.Standalone(t)
+			_, database := server.Database(t)
+			requireContracts(t, runPython(t, python, "contracts.py", bridge, "-uri", server.URI(), "-database", database, "-prefix", prefix))
+		})
+	}
+	t.Run("engine", func(t *testing.T) {
+		t.Parallel()
+		server := mongotest.Standalone(t)
+		_, theirs := server.Database(t)
+		_, ours := server.Database(t)
+		requireParity(t, runPython(t, python, "parity.py", server.URI(), theirs, bridge, "-uri", server.URI(), "-database", ours))
+	})
+}
+
+func requireContracts(t *testing.T, out []byte) {
+	var failures map[string]*string
+	require.NoError(t, json.Unmarshal(out, &failures), string(out))
+	require.Len(t, failures, len(contracts))
+	for _, name := range contracts {
+		t.Run(name, func(t *testing.T) {
+			failure, ran := failures[name]
+			require.True(t, ran, "did not run")
+			if failure != nil {
+				t.Error(*failure)
+			}
+		})
+	}
+}
+
+// requireParity: harel's engine went over every kind of execution on its own store
+// and on mongostore, and found both to hold the same to the last digit.
+func requireParity(t *testing.T, out []byte) {
+	var executions int
+	require.NoError(t, json.Unmarshal(out, &executions))
+	require.Equal(t, len(written)+len([]string{"fork-held:Both.A:0", "fork-held:Both.B:0", "caller-held:Run:0"}), executions)
+}
+
+// runPython gives what the program prints.
+func runPython(t *testing.T, python, program string, arguments ...string) []byte {
+	t.Helper()
+	cmd := pythonCommand(python, program, arguments...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s: %v\n%s", program, err, stderr.String())
+	}
+	return stdout.Bytes()
+}

@@ -1,0 +1,6 @@
+//go:build !race
+
+package interop
+
+// raceFlag builds the bridge as the tests are built.
+var raceFlag []string
