@@ -42,7 +42,8 @@ func (s *Store) Adopt(ctx context.Context) (int64, error) {
 	}
 }
 
-// adoptees ships the snapshot only of documents that the store did not write last.
+// adoptees ships the snapshot only of documents that the store did not write last, or
+// that somebody damaged since.
 func (s *Store) adoptees(ctx context.Context, after string) ([]bson.Raw, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -62,8 +63,22 @@ var adoptProjection = bson.D{
 	{Key: "definition_id", Value: 1}, {Key: "parent_id", Value: 1}, {Key: "status", Value: 1}, {Key: "outcome", Value: 1},
 	{Key: "active_path", Value: 1}, {Key: "updated_at", Value: 1}, {Key: "finished_at", Value: 1},
 	{Key: "due_at", Value: 1}, {Key: "timer_at", Value: 1},
-	{Key: "data", Value: bson.D{{Key: "$cond", Value: bson.A{ownCommit, "$$REMOVE", "$data"}}}},
+	{Key: "data", Value: bson.D{{Key: "$cond", Value: bson.A{
+		bson.D{{Key: "$and", Value: bson.A{ownCommit, promotedAreSound}}}, "$$REMOVE", "$data",
+	}}}},
 }
+
+// promotedAreSound is whether the fields that stand beside the snapshot have their types.
+var promotedAreSound = func() bson.D {
+	isA := func(field string, types ...string) bson.D {
+		return bson.D{{Key: "$in", Value: bson.A{bson.D{{Key: "$type", Value: field}}, types}}}
+	}
+	return bson.D{{Key: "$and", Value: bson.A{
+		isA("$definition_id", "string"), isA("$status", "string"), isA("$outcome", "string"), isA("$active_path", "string"),
+		isA("$parent_id", "string", "null"), isTime("$updated_at"),
+		bson.D{{Key: "$or", Value: bson.A{isA("$finished_at", "missing"), isTime("$finished_at")}}},
+	}}}
+}()
 
 // ownCommit is whether the commit to the document's version was the store's own:
 // an id among its slots begins with that version.
@@ -121,7 +136,7 @@ func (s *Store) adoption(doc bson.Raw) (filter bson.D, stages bson.A) {
 	return filter, bson.A{bson.D{{Key: "$set", Value: set}}}
 }
 
-// foreignSnapshot reads the snapshot of a document that harel wrote last.
+// foreignSnapshot reads the snapshot of a document that needs its fields from it.
 func foreignSnapshot(doc bson.Raw) (snapshot, bool) {
 	text, ok := doc.Lookup("data").StringValueOK()
 	if !ok {

@@ -29,7 +29,7 @@ func Exercise(t *testing.T, server func(testing.TB) *mongotest.Server, opts ...*
 		"Commit": exerciseCommit, "Header": exerciseHeader, "Acks": exerciseAcks, "First": exerciseFirst, "Update": exerciseUpdate,
 		"Dedupe": exerciseDedupe, "Trace": exerciseTrace, "Timers": exerciseTimers, "Paths": exercisePaths,
 		"Sweeps": exerciseSweeps, "Children": exerciseChildren, "List": exerciseList, "Pages": exercisePages,
-		"Inspect": exerciseInspect, "Delete": exerciseDelete,
+		"Inspect": exerciseInspect, "Delete": exerciseDelete, "Adopt": exerciseAdopt, "Setup": exerciseSetup, "Lifecycle": exerciseLifecycle,
 	}
 	for name, exercise := range topics {
 		t.Run(name, func(t *testing.T) {
@@ -316,4 +316,14 @@ func d(pairs ...any) bson.D {
 		doc = append(doc, bson.E{Key: pairs[i].(string), Value: pairs[i+1]})
 	}
 	return doc
+}
+
+// assertNoError is for goroutines, which must not end the test; it reports whether
+// all is well.
+func assertNoError(t *testing.T, err error) bool {
+	t.Helper()
+	if err != nil {
+		t.Errorf("unexpected error: %v", err)
+	}
+	return err == nil
 }
