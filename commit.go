@@ -155,7 +155,11 @@ func (s *Store) send(ctx context.Context, a *attempt) (matched bool, err error) 
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	if a.mode == insert {
-		_, err = s.executions.InsertOne(ctx, s.document(a))
+		doc := s.document(a)
+		if len(doc) > maxDocument { // the server's answer has no code of its own for this
+			return false, tooLarge("commit", a.plan.id)
+		}
+		_, err = s.executions.InsertOne(ctx, doc)
 		return err == nil, err
 	}
 	res, err := s.executions.UpdateOne(ctx, s.filter(a), s.update(a))

@@ -278,7 +278,7 @@ func isOpen(err error) bool {
 
 // isFinal reports whether err is a verdict of the store itself.
 func isFinal(err error) bool {
-	for _, sentinel := range []error{ErrConflict, ErrUnknownOutcome, ErrLeaseLost, ErrInvalid, ErrDamaged} {
+	for _, sentinel := range []error{ErrConflict, ErrUnknownOutcome, ErrTooLarge, ErrLeaseLost, ErrInvalid, ErrDamaged} {
 		if errors.Is(err, sentinel) {
 			return true
 		}

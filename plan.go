@@ -367,7 +367,7 @@ func (a *plannedAcks) ackTimer(p *plan, t Timer) {
 
 // size is a lower bound of what the commit adds to a document.
 func (p *plan) size() int {
-	n := len(p.data) + len(p.trace)
+	n := len(p.data) + len(p.trace) + len(p.processed)
 	for _, e := range p.emits {
 		n += len(e.event)
 	}

@@ -146,11 +146,11 @@ func (r *reader) elements(field string) []bson.Raw {
 
 // encodeBSON encodes a user's value as a document, by bson tags, else json tags.
 func encodeBSON(v any) (bson.Raw, error) {
-	if raw, ok := v.(bson.Raw); ok {
-		return bytes.Clone(raw), raw.Validate()
-	}
 	if isNil(v) {
 		return emptyDocument, nil
+	}
+	if raw, ok := v.(bson.Raw); ok {
+		return bytes.Clone(raw), raw.Validate()
 	}
 	w := bsonWriters.Get().(*bsonWriter)
 	if err := w.enc.Encode(v); err != nil {

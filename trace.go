@@ -36,6 +36,9 @@ func (s *Store) AppendTrace(ctx context.Context, id string, step any) error {
 	if err != nil {
 		return err
 	}
+	if len(doc) > maxDocument {
+		return tooLarge("append trace to", id)
+	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	res, err := s.appendTrace(ctx, id, doc)

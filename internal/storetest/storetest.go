@@ -6,6 +6,7 @@ package storetest
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -30,6 +31,7 @@ func Exercise(t *testing.T, server func(testing.TB) *mongotest.Server, opts ...*
 		"Dedupe": exerciseDedupe, "Trace": exerciseTrace, "Timers": exerciseTimers, "Paths": exercisePaths,
 		"Sweeps": exerciseSweeps, "Children": exerciseChildren, "List": exerciseList, "Pages": exercisePages,
 		"Inspect": exerciseInspect, "Delete": exerciseDelete, "Adopt": exerciseAdopt, "Setup": exerciseSetup, "Lifecycle": exerciseLifecycle,
+		"Counters": exerciseCounters, "Size": exerciseSize, "Payload": exercisePayload, "Foreign": exerciseForeign,
 	}
 	for name, exercise := range topics {
 		t.Run(name, func(t *testing.T) {
@@ -327,3 +329,5 @@ func assertNoError(t *testing.T, err error) bool {
 	}
 	return err == nil
 }
+
+var nan = math.NaN()
