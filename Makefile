@@ -1,0 +1,81 @@
+# `make` lists the targets. Settings, as in `make test PKGS=./internal/storetest`:
+#   PKGS       the packages to test            (all)
+#   TESTFLAGS  more for go test                (such as '-run Commit -count 3')
+#   SKIPS      a file that names the tests that may be skipped (none may)
+#   FUZZTIME   how long each target is fuzzed  (10s)
+#   ARGS       arguments of the demo           (such as '-orders 100 -kills 2')
+# Which server the tests and the demo get, and how to choose it: CONTRIBUTING.md.
+
+GO        ?= go
+PKGS      ?= ./...
+FUZZTIME  ?= 10s
+COVERAGE  ?= 90
+COVERFILE ?= cover.out
+
+WITHMONGO = $(GO) run ./internal/mongotest/cmd/withmongo
+REPORT    = $(GO) run ./scripts/testreport $(if $(SKIPS),-skips $(SKIPS))
+GOLANGCI  = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOFILES   = $(shell git ls-files '*.go')
+
+# The race detector needs cgo, that is a C compiler, and one of these systems.
+RACE := $(if $(and $(filter 1,$(shell $(GO) env CGO_ENABLED)),$(filter amd64 arm64 ppc64le s390x,$(shell $(GO) env GOARCH))),-race)
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z/-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+
+.PHONY: demo
+demo: ## run 1,000 orders on a real server while workers are killed, and check that nothing got lost
+	@echo "mongostore: building the demo"
+	@$(WITHMONGO) -only standalone -- $(GO) run ./examples/orders $(ARGS)
+
+.PHONY: test
+test: ## run all tests on a standalone and a replica set of one, under the race detector where there is one
+	@echo "mongostore: building the tests, $(if $(RACE),with -race,WITHOUT -race: it needs cgo and a C compiler)"
+	@$(REPORT) -- $(WITHMONGO) -- $(GO) test -json -timeout 20m $(RACE) $(TESTFLAGS) $(PKGS)
+
+.PHONY: test/long
+test/long: ## the same, with 64 writers and 10,000 commits, and a minute for each fuzz target
+	@MONGOSTORE_TEST_WRITERS=64 MONGOSTORE_TEST_COMMITS=10000 $(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory fuzz FUZZTIME=1m
+
+.PHONY: cover
+cover: ## run all tests and fail if they cover less than COVERAGE percent of the root package
+	@$(MAKE) --no-print-directory test TESTFLAGS='$(TESTFLAGS) -coverpkg=. -coverprofile=$(COVERFILE)'
+	@GO='$(GO)' scripts/check-coverage $(COVERFILE) $(COVERAGE)
+
+.PHONY: fuzz
+fuzz: ## fuzz each target for FUZZTIME
+	@$(WITHMONGO) -only standalone -- env GO='$(GO)' scripts/fuzz $(FUZZTIME)
+
+.PHONY: bench
+bench: ## measure against raw driver calls, and write bench/results.json; BENCH_SHORT=1: only see that it runs
+	@cd bench && $(GO) run .
+
+.PHONY: fmt
+fmt: ## format the code
+	@gofmt -w $(GOFILES)
+
+.PHONY: fmt/check
+fmt/check: ## fail if fmt would change something
+	@files=$$(gofmt -l $(GOFILES)) && if [ -n "$$files" ]; then echo "make fmt would change:"; echo "$$files"; exit 1; fi
+
+.PHONY: build
+build: ## compile everything, the benchmarks too
+	@$(GO) build ./...
+	@cd bench && $(GO) build -o /dev/null .
+
+.PHONY: vet
+vet: ## go vet
+	@$(GO) vet ./...
+	@cd bench && $(GO) vet ./...
+
+.PHONY: lint
+lint: ## golangci-lint; the first time it is compiled, which takes some minutes
+	@$(GOLANGCI) run ./...
+	@cd bench && $(GOLANGCI) run --config ../.golangci.yaml ./...
+
+.PHONY: verify
+verify: fmt/check vet lint build cover fuzz demo ## what CI does, but for the pass through Docker
+	@BENCH_SHORT=1 $(MAKE) --no-print-directory bench
