@@ -1,6 +1,7 @@
 package mongostoretest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,15 +16,18 @@ import (
 	"github.com/execstore/mongostore/internal/mongod"
 )
 
-// EnvURI names the environment variable with the connection string of the
-// server that [Database] uses.
-const EnvURI = "MONGOSTORE_TEST_URI"
+// The environment variables with the connection string of the server that
+// [Database] uses; the first that is set counts.
+const (
+	EnvRSURI = "MONGOSTORE_TEST_RS_URI" // a replica set, where both kinds run
+	EnvURI   = "MONGOSTORE_TEST_URI"
+)
 
 // Database returns a client and the name of a database that is the test's own.
 // The database is dropped and the client disconnected when the test ends.
 //
-// The server is the one that MONGOSTORE_TEST_URI names, whatever its kind. If
-// the variable is not set it is a mongod on PATH, or in the cache that
+// The server is the one that MONGOSTORE_TEST_RS_URI or MONGOSTORE_TEST_URI
+// names, whatever its kind. If neither is set it is a mongod on PATH, or in the cache that
 // mongostore's own tests fill, started once a process as a replica set of one,
 // so that transactions work; it and its data are gone when the process is,
 // however that ends. If there is none either, the test fails with what to do:
@@ -64,7 +68,7 @@ var server struct {
 }
 
 func serverURI() (string, error) {
-	if uri := os.Getenv(EnvURI); uri != "" {
+	if uri := cmp.Or(os.Getenv(EnvRSURI), os.Getenv(EnvURI)); uri != "" {
 		return uri, nil
 	}
 	server.mu.Lock()

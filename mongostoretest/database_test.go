@@ -16,10 +16,14 @@ import (
 // A user has no mongotest.Main: nothing may be left that goleak finds.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+func serverGiven() bool {
+	return os.Getenv(mongostoretest.EnvURI)+os.Getenv(mongostoretest.EnvRSURI) != ""
+}
+
 // haveMongod makes sure that there is a mongod to find, as mongotest does.
 func haveMongod(t *testing.T) {
 	t.Helper()
-	if os.Getenv(mongostoretest.EnvURI) == "" {
+	if !serverGiven() {
 		mongotest.HaveMongod(t)
 	}
 }
@@ -43,9 +47,9 @@ func TestDatabaseIsTheTestsOwnAndDropped(t *testing.T) {
 
 func TestDatabaseHasTransactionsWithoutAnySetting(t *testing.T) {
 	t.Parallel()
-	haveMongod(t)
-	if os.Getenv(mongostoretest.EnvURI) != "" {
-		out, err := runAgain(t, mongostoretest.EnvURI+"=")
+	mongotest.HaveMongod(t)
+	if serverGiven() {
+		out, err := runAgain(t)
 		require.NoError(t, err, out)
 		return
 	}
@@ -61,18 +65,19 @@ func TestDatabaseSaysWhatToDoWhereThereIsNoServer(t *testing.T) {
 		mongostoretest.Database(t)
 		return
 	}
-	out, err := runAgain(t, mongostoretest.EnvURI+"=", "PATH=", "HOME="+t.TempDir(), "XDG_CACHE_HOME=")
+	out, err := runAgain(t, "PATH=", "HOME="+t.TempDir(), "XDG_CACHE_HOME=")
 	require.Error(t, err)
 	require.Contains(t, out, "--- FAIL")
 	require.Contains(t, out, "install mongod")
 	require.Contains(t, out, mongostoretest.EnvURI)
 }
 
-// runAgain runs this test in a process of its own.
+// runAgain runs this test in a process of its own, without a server given.
 func runAgain(t *testing.T, env ...string) (string, error) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(os.Environ(), mongostoretest.EnvURI+"=", mongostoretest.EnvRSURI+"=")
+	cmd.Env = append(cmd.Env, env...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

@@ -18,7 +18,9 @@ func OnDeath(command ...string) (release func(), err error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
+	kept.Store(stdin, nil)
 	return func() {
+		kept.Delete(stdin)
 		_, _ = io.WriteString(stdin, "release\n")
 		_ = cmd.Wait()
 	}, nil

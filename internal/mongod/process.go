@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
@@ -80,6 +81,10 @@ func start(ctx context.Context, cfg Config) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	return startOn(ctx, cfg, port)
+}
+
+func startOn(ctx context.Context, cfg Config, port int) (*Process, error) {
 	p := newProcess(port)
 	if err := p.shell.start(p.dir, p.command(cfg, port)); err != nil {
 		return nil, err
@@ -102,7 +107,7 @@ func newProcess(port int) *Process {
 func (p *Process) command(cfg Config, port int) []string {
 	command := []string{
 		cfg.Binary,
-		"--dbpath", filepath.Join(p.dir, "data"),
+		"--dbpath", p.dataPath(),
 		"--bind_ip", "127.0.0.1",
 		"--port", strconv.Itoa(port),
 		"--nounixsocket",
@@ -170,8 +175,30 @@ func (p *Process) waitAnswer(ctx context.Context) error {
 			continue
 		}
 		_ = conn.Close()
-		return withClient(ctx, p.URI(), func(client *mongo.Client) error { return client.Ping(ctx, nil) })
+		return p.checkOurs(ctx)
 	}
+}
+
+// checkOurs asks the server that answers for its data folder: another process
+// may have started one on the same port at the same moment.
+func (p *Process) checkOurs(ctx context.Context) error {
+	var opts struct {
+		Parsed struct {
+			Storage struct {
+				DBPath string `bson:"dbPath"`
+			}
+		}
+	}
+	err := withClient(ctx, p.URI(), func(client *mongo.Client) error {
+		return client.Database("admin").RunCommand(ctx, bson.D{{Key: "getCmdLineOpts", Value: 1}}).Decode(&opts)
+	})
+	if err != nil {
+		return err
+	}
+	if opts.Parsed.Storage.DBPath != p.dataPath() {
+		return errPortTaken
+	}
+	return nil
 }
 
 var errPortTaken = errors.New("its port was taken meanwhile")
@@ -192,6 +219,8 @@ func (p *Process) Addr() string { return p.addr }
 
 // URI returns a connection string for a direct connection to this process.
 func (p *Process) URI() string { return "mongodb://" + p.addr + "/?directConnection=true" }
+
+func (p *Process) dataPath() string { return filepath.Join(p.dir, "data") }
 
 func (p *Process) logPath() string { return filepath.Join(p.dir, "mongod.log") }
 
@@ -226,11 +255,11 @@ const killTimeout = 30 * time.Second
 // Restart starts a killed process again on its port and data and waits until
 // it answers, or until ctx ends.
 func (p *Process) Restart(ctx context.Context) error {
-	if err := p.Kill(); err != nil {
-		return err
-	}
 	var err error
 	for range startTries {
+		if err = p.Kill(); err != nil {
+			break
+		}
 		if err = p.launch(ctx); !errors.Is(err, errPortTaken) {
 			break
 		}

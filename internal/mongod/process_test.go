@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -102,6 +103,24 @@ func TestStopLeavesNothing(t *testing.T) {
 	require.False(t, alive(pid))
 	require.NoDirExists(t, p.dir)
 	p.Stop()
+}
+
+func TestAProcessThatNobodyRefersToGoesOn(t *testing.T) {
+	t.Parallel()
+	mark := filepath.Join(t.TempDir(), "mark")
+	pid := func() int {
+		p, err := standIn()
+		require.NoError(t, err)
+		_, err = OnDeath("touch", mark)
+		require.NoError(t, err)
+		return p.pid
+	}()
+	for range 3 {
+		runtime.GC()
+		time.Sleep(20 * time.Millisecond) // what must not happen has no signal
+	}
+	require.True(t, alive(pid))
+	require.NoFileExists(t, mark)
 }
 
 func TestKillAndSpawnAgain(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -23,6 +24,11 @@ type supervisorShell struct {
 	stdout *os.File
 	unread string // what it said and nobody asked for yet
 }
+
+// kept holds the pipes to the shells that wait for this process to die. One
+// that nobody refers to would be closed by the garbage collector, and that
+// reads as death.
+var kept sync.Map
 
 // start starts the shell, which makes the folder dir and will run command.
 func (s *supervisorShell) start(dir string, command []string) error {
@@ -43,6 +49,7 @@ func (s *supervisorShell) start(dir string, command []string) error {
 		return err
 	}
 	s.stdin, s.stdout = stdin, stdout
+	kept.Store(stdin, nil)
 	return nil
 }
 
@@ -93,6 +100,7 @@ func (s *supervisorShell) next(wait time.Duration) (string, error) {
 
 // end has the shell clean up and returns when it has.
 func (s *supervisorShell) end() {
+	kept.Delete(s.stdin)
 	_ = s.stdin.Close()
 	_ = s.cmd.Wait()
 	_ = s.stdout.Close()

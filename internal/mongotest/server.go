@@ -50,17 +50,24 @@ func ReplicaSet(tb testing.TB) *Server {
 
 func sharedServer(tb testing.TB, topology Topology) *Server {
 	tb.Helper()
+	server, err := Shared(topology)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return server
+}
+
+// Shared returns what [Standalone] and [ReplicaSet] do, for a runnable example,
+// which has no test to fail.
+func Shared(topology Topology) (*Server, error) {
 	s := shared[topology]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server == nil && s.err == nil {
-		// not the test's context: the server outlives it
+		// no test's context: the server outlives them
 		s.server, s.err = Open(context.Background(), topology, OpenOptions{})
 	}
-	if s.err != nil {
-		tb.Fatal(s.err)
-	}
-	return s.server
+	return s.server, s.err
 }
 
 // stopShared stops the shared servers. The next use starts them again.

@@ -69,14 +69,14 @@ func (f frame) body() (bson.Raw, error) {
 	const checksumPresent = 1 << 0
 	rest := f.raw[headerSize+4:]
 	if f.flags()&checksumPresent != 0 {
-		rest = rest[:len(rest)-4]
+		rest = rest[:max(0, len(rest)-4)]
 	}
 	var main bsoncore.Document
 	var sequences []byte // elements
 	for len(rest) > 0 {
 		kind := rest[0]
 		size, _, ok := bsoncore.ReadLength(rest[1:])
-		if !ok || int(size) > len(rest)-1 {
+		if !ok || size < 5 || int(size) > len(rest)-1 {
 			return nil, fmt.Errorf("a section of kind %d that does not fit its message", kind)
 		}
 		section := rest[1 : 1+size]
