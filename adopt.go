@@ -64,18 +64,18 @@ var adoptProjection = bson.D{
 	{Key: "active_path", Value: 1}, {Key: "updated_at", Value: 1}, {Key: "finished_at", Value: 1},
 	{Key: "due_at", Value: 1}, {Key: "timer_at", Value: 1},
 	{Key: "data", Value: bson.D{{Key: "$cond", Value: bson.A{
-		bson.D{{Key: "$and", Value: bson.A{ownCommit, promotedAreSound}}}, "$$REMOVE", "$data",
+		bson.D{{Key: "$and", Value: bson.A{ownCommit, promotedAreSound}}}, "$$REMOVE", bson.D{{Key: "$ifNull", Value: bson.A{"$data", nil}}},
 	}}}},
 }
 
-// promotedAreSound is whether the fields that stand beside the snapshot have their types.
+// promotedAreSound is whether the snapshot and the fields beside it have their types.
 var promotedAreSound = func() bson.D {
 	isA := func(field string, types ...string) bson.D {
 		return bson.D{{Key: "$in", Value: bson.A{bson.D{{Key: "$type", Value: field}}, types}}}
 	}
 	return bson.D{{Key: "$and", Value: bson.A{
 		isA("$definition_id", "string"), isA("$status", "string"), isA("$outcome", "string"), isA("$active_path", "string"),
-		isA("$parent_id", "string", "null"), isTime("$updated_at"),
+		isA("$parent_id", "string", "null"), isA("$data", "string", "binData"), isTime("$updated_at"),
 		bson.D{{Key: "$or", Value: bson.A{isA("$finished_at", "missing"), isTime("$finished_at")}}},
 	}}}
 }()
@@ -129,7 +129,7 @@ func (s *Store) adoption(doc bson.Raw) (filter bson.D, stages bson.A) {
 	id := doc.Lookup("_id")
 	filter = bson.D{{Key: "_id", Value: id}}
 	set := s.dueFields()
-	if snap, ok := foreignSnapshot(doc); ok {
+	if snap, ok := foreignSnapshot(doc); ok && isIndex(doc.Lookup("version")) {
 		filter = append(filter, bson.E{Key: "version", Value: doc.Lookup("version")})
 		set = append(set, s.promote(doc, snap)...)
 	}

@@ -128,7 +128,7 @@ func (s *Store) land(ctx context.Context, h *Header, a *attempt) error {
 			}
 		}
 	}
-	return &ConflictError{ExecutionID: a.plan.id, Expected: a.old, Actual: a.old}
+	return s.whyStuck(ctx, a)
 }
 
 // landInTransaction sends once: what goes wrong is for the caller's transaction to
@@ -147,7 +147,7 @@ func (s *Store) landInTransaction(ctx context.Context, h *Header, a *attempt) er
 	if matched, err = s.send(ctx, a); err != nil || matched {
 		return wrapErr("commit", a.plan.id, err)
 	}
-	return &ConflictError{ExecutionID: a.plan.id, Expected: a.old, Actual: a.old}
+	return s.whyStuck(ctx, a)
 }
 
 // send does the one write and reports whether it found the expected version.

@@ -1,8 +1,6 @@
 package mongostore
 
 import (
-	"math"
-
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
@@ -22,18 +20,20 @@ func isMember(s, path string) bson.D {
 	return bson.D{{Key: "$in", Value: bson.A{bson.D{{Key: "$literal", Value: s}}, orEmptyArray(path)}}}
 }
 
-// isNumber is whether expr is a number that counts: of any width, but no NaN.
+// isNumber is whether expr is a number that counts something: of any width, from 0,
+// no NaN and not infinite.
 func isNumber(expr string) bson.D {
 	return bson.D{{Key: "$and", Value: bson.A{
 		bson.D{{Key: "$isNumber", Value: expr}},
-		bson.D{{Key: "$ne", Value: bson.A{expr, math.NaN()}}},
+		bson.D{{Key: "$gte", Value: bson.A{expr, 0}}},
+		bson.D{{Key: "$lt", Value: bson.A{expr, int64(1) << 53}}},
 	}}}
 }
 
 // isTime is whether expr is a number of seconds within the years 1 to 9999.
 func isTime(expr string) bson.D {
 	return bson.D{{Key: "$and", Value: bson.A{
-		bson.D{{Key: "$isNumber", Value: expr}},
+		bson.D{{Key: "$in", Value: bson.A{bson.D{{Key: "$type", Value: expr}}, bson.A{"double", "int", "long"}}}},
 		bson.D{{Key: "$gt", Value: bson.A{expr, float64(firstSecond)}}},
 		bson.D{{Key: "$lt", Value: bson.A{expr, float64(lastSecond)}}},
 	}}}

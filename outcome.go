@@ -131,6 +131,7 @@ func (a *attempt) judgeGone(h *Header) error {
 func (a *attempt) judgeVersion(h *Header, doc bson.Raw) error {
 	field := doc.Lookup("version")
 	version, ok := wholeNumber(field)
+	ok = ok && version >= 0
 	stub := missing(field) && doc.Lookup("data").StringValue() == "missing"
 	switch {
 	case !ok && !stub:

@@ -65,9 +65,12 @@ type reader struct {
 func newReader(doc bson.Raw) *reader {
 	r := &reader{doc: doc}
 	var ok bool
-	if r.id, ok = doc.Lookup("_id").StringValueOK(); !ok {
+	switch r.id, ok = doc.Lookup("_id").StringValueOK(); {
+	case !ok:
 		r.id = doc.Lookup("_id").String()
 		r.damaged("_id", "is "+typeName(doc.Lookup("_id"))+", not a string")
+	case r.id == "":
+		r.damaged("_id", "is empty")
 	}
 	return r
 }

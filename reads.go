@@ -101,7 +101,10 @@ func (s *Store) load(ctx context.Context, id string, exe Execution, opts *option
 	if err != nil {
 		return nil, wrapErr("load", id, err)
 	}
-	return doc, s.fill(exe, h, id, doc)
+	if err := s.fill(exe, h, id, doc); err != nil {
+		return nil, err
+	}
+	return doc, nil
 }
 
 // fill decodes the snapshot into exe and its header from the document.
@@ -115,8 +118,10 @@ func (s *Store) fill(exe Execution, h *Header, id string, doc bson.Raw) error {
 	if err := r.failed(); err != nil {
 		return err
 	}
-	reflect.ValueOf(exe).Elem().SetZero()
+	target := reflect.ValueOf(exe).Elem()
+	target.SetZero()
 	if err := s.decode(data, text, exe); err != nil {
+		target.SetZero() // half an execution must not be committed
 		return &DamagedError{ExecutionID: id, Field: "data", Reason: "cannot be decoded: " + err.Error(), cause: err}
 	}
 	k := known{version: version, slot: slotOf(doc, version), traceNext: absentTrace}
@@ -126,6 +131,7 @@ func (s *Store) fill(exe Execution, h *Header, id string, doc bson.Raw) error {
 	}
 	if next := doc.Lookup("trace_next"); !missing(next) {
 		k.traceNext = r.whole("trace_next")
+		r.needs("trace_next", "trace_next", isIndex)
 	}
 	for _, kind := range []seqKind{outboxSeq, spawnSeq} {
 		k.seqHigh[kind], _ = wholeNumber(doc.Lookup("seq_hi", kind.String()))
@@ -133,6 +139,9 @@ func (s *Store) fill(exe Execution, h *Header, id string, doc bson.Raw) error {
 	h.ID, h.Version, h.known = id, version, k
 	if h.DefinitionID == "" {
 		h.DefinitionID = r.text("definition_id")
+	}
+	if r.err != nil {
+		target.SetZero()
 	}
 	return r.failed()
 }

@@ -20,23 +20,24 @@ func (s *Store) DueTimers(ctx context.Context, now time.Time, limit int) ([]Time
 		return nil, err
 	}
 	ctx = outside(ctx)
-	for documents := s.timersPer.documentsFor(limit); ; documents = min(2*documents, limit+1) {
+	for documents := s.timersPer.documentsFor(limit); ; {
 		docs, err := s.dueDocuments(ctx, toSeconds(now), limit, documents)
 		if err != nil {
 			return nil, wrapErr("read due timers", "", err)
 		}
-		due, bound, stale := s.decodeTimers(docs)
+		due, bound, stale, unreadable := s.decodeTimers(docs)
 		if len(stale) > 0 {
 			if err := s.mendTimerAt(ctx, stale, toSeconds(now)); err != nil {
 				return nil, wrapErr("mend timer_at", "", err)
 			}
 		}
 		slices.SortStableFunc(due, func(a, b Timer) int { return a.FireAt.Compare(b.FireAt) })
-		complete := len(docs) < documents || documents > limit && len(stale) == 0
+		complete := len(docs) < documents || len(docs)-unreadable > limit && len(stale) == 0
 		if complete || len(due) >= limit && due[limit-1].fireAt() <= bound {
-			s.timersPer.saw(len(due), len(docs)-len(stale))
+			s.timersPer.saw(len(due), len(docs)-len(stale)-unreadable)
 			return due[:min(limit, len(due))], nil
 		}
+		documents = min(2*documents, limit+1+unreadable)
 	}
 }
 
@@ -54,14 +55,22 @@ func (s *Store) dueDocuments(ctx context.Context, now float64, limit, documents 
 	return docs, cursor.All(ctx, &docs)
 }
 
-// dueExpression gives the earliest due timers as an array of {k, v}.
+// dueExpression gives the earliest due timers as an array of {k, v}, and after them
+// one that is no time, to be told of; where timers is no document, its type.
 func dueExpression(now float64, limit int) bson.D {
-	due := bson.D{{Key: "$filter", Value: bson.D{
-		{Key: "input", Value: timersArray},
-		{Key: "cond", Value: bson.D{{Key: "$lte", Value: bson.A{"$$this.v", now}}}},
+	those := func(cond bson.D) bson.D {
+		return bson.D{{Key: "$filter", Value: bson.D{{Key: "input", Value: timersArray}, {Key: "cond", Value: cond}}}}
+	}
+	first := func(n int, array bson.D) bson.D { return bson.D{{Key: "$slice", Value: bson.A{array, n}}} }
+	isDue := bson.D{{Key: "$and", Value: bson.A{isTime("$$this.v"), bson.D{{Key: "$lte", Value: bson.A{"$$this.v", now}}}}}}
+	sorted := bson.D{{Key: "$sortArray", Value: bson.D{{Key: "input", Value: those(isDue)}, {Key: "sortBy", Value: bson.D{{Key: "v", Value: 1}}}}}}
+	wrong := those(bson.D{{Key: "$not", Value: bson.A{isTime("$$this.v")}}})
+	kind := bson.D{{Key: "$type", Value: "$timers"}}
+	return bson.D{{Key: "$cond", Value: bson.A{
+		bson.D{{Key: "$in", Value: bson.A{kind, bson.A{"object", "missing", "null", "undefined"}}}},
+		bson.D{{Key: "$concatArrays", Value: bson.A{first(limit, sorted), first(1, wrong)}}},
+		kind,
 	}}}
-	sorted := bson.D{{Key: "$sortArray", Value: bson.D{{Key: "input", Value: due}, {Key: "sortBy", Value: bson.D{{Key: "v", Value: 1}}}}}}
-	return bson.D{{Key: "$slice", Value: bson.A{sorted, limit}}}
 }
 
 // timersArray is the timers as {k, v}, none where they are no document.
@@ -72,26 +81,41 @@ var timersArray = bson.D{{Key: "$cond", Value: bson.A{
 }}}
 
 // decodeTimers reads the due timers. Bound is a time before which no timer of a
-// document further on fires; stale names documents that looked due and are not.
-func (s *Store) decodeTimers(docs []bson.Raw) (due []Timer, bound float64, stale []bson.RawValue) {
+// document further on fires; stale names documents that looked due and are not;
+// unreadable counts those that no timer can name.
+func (s *Store) decodeTimers(docs []bson.Raw) (due []Timer, bound float64, stale []bson.RawValue, unreadable int) {
 	for _, doc := range docs {
 		r := newReader(doc)
-		before := len(due)
-		if at, ok := r.seconds("timer_at"); ok {
+		if at, ok := seconds(doc.Lookup("timer_at")); ok {
 			bound = max(bound, at)
 		}
-		for _, e := range r.elements("timers") {
-			key, _ := e.Lookup("k").StringValueOK()
-			if t, ok := r.timer(key, e.Lookup("v")); ok {
-				due = append(due, t)
-			}
-		}
-		if len(due) == before {
+		timers := r.dueTimers()
+		switch {
+		case r.err != nil && r.err.Field == "_id":
+			unreadable++
+		case len(timers) == 0:
 			stale = append(stale, doc.Lookup("_id"))
+		default:
+			due = append(due, timers...)
 		}
 		s.reportDamage(r.failed())
 	}
-	return due, bound, stale
+	return due, bound, stale, unreadable
+}
+
+// dueTimers reads what dueExpression shipped.
+func (r *reader) dueTimers() (due []Timer) {
+	if kind, ok := r.doc.Lookup("timers").StringValueOK(); ok {
+		r.damaged("timers", "is "+kind+", not a document")
+		return nil
+	}
+	for _, e := range r.elements("timers") {
+		key, _ := e.Lookup("k").StringValueOK()
+		if t, ok := r.timer(key, e.Lookup("v")); ok {
+			due = append(due, t)
+		}
+	}
+	return due
 }
 
 func (r *reader) timer(key string, v bson.RawValue) (Timer, bool) {

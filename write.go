@@ -35,6 +35,9 @@ func (s *Store) filter(a *attempt) bson.Raw {
 	if a.acks.token != "" {
 		dst = bsoncore.AppendStringElement(dst, "lease.token", a.acks.token)
 	}
+	if a.needsPipeline() {
+		dst = bsoncore.AppendDocumentElement(dst, "$expr", bsoncore.Document(containersAreSound))
+	}
 	for _, t := range a.ackedTimers {
 		dst = appendDocument(dst, "timers."+t.key, func(dst []byte) []byte {
 			dst = bsoncore.AppendDoubleElement(dst, "$gte", t.at-halfStep)

@@ -32,6 +32,7 @@ func Exercise(t *testing.T, server func(testing.TB) *mongotest.Server, opts ...*
 		"Sweeps": exerciseSweeps, "Children": exerciseChildren, "List": exerciseList, "Pages": exercisePages,
 		"Inspect": exerciseInspect, "Delete": exerciseDelete, "Adopt": exerciseAdopt, "Setup": exerciseSetup, "Lifecycle": exerciseLifecycle,
 		"Counters": exerciseCounters, "Size": exerciseSize, "Payload": exercisePayload, "Foreign": exerciseForeign,
+		"Damaged": exerciseDamaged, "DamagedFields": exerciseDamagedFields,
 	}
 	for name, exercise := range topics {
 		t.Run(name, func(t *testing.T) {
