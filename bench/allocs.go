@@ -13,7 +13,7 @@ import (
 // commands that it sends, against the raw driver call.
 
 func allocsPart() part {
-	r := row{unit: "allocs/command", better: lower, ours: "ours", floor: "floor", bar: 1.5}
+	r := row{unit: "allocs/command", better: lower, ours: "ours", floor: "floor", bar: 1.5, exact: true}
 	full, plain := r, r
 	full.name, full.note = "allocs/commit", "a full commit; floor: one raw update of the same contents"
 	plain.name, plain.note = "allocs/commit/plain", "a plain commit"

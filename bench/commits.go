@@ -171,9 +171,9 @@ func commitSides(ctx context.Context, t *target, db string, workers, text int, f
 // pace is how much a measure of commits does, and what it counts.
 func pace(b *bench, workers int) measure {
 	if workers == 1 {
-		return measure{workers: 1, ops: b.size(200, 10), pairs: b.size(25, 1), value: p50}
+		return measure{workers: 1, ops: b.size(200, 10), chunks: 10, pairs: b.size(25, 1), value: p50}
 	}
-	return measure{workers: workers, ops: b.size(64*workers, 2*workers), pairs: b.size(15, 1), value: perSecond}
+	return measure{workers: workers, ops: b.size(32*workers, workers), pairs: b.size(25, 1), value: perSecond}
 }
 
 // commitRow is a row by time for one worker, by throughput for many.
@@ -191,7 +191,7 @@ func commitPart(rows []row, workers, text int, full bool) part {
 		defer t.drop(db)
 		m := pace(b, workers)
 		if text > 0 {
-			m.ops = b.size(50, 5)
+			m.ops = b.size(50, 10)
 		}
 		var err error
 		if m.sides, err = commitSides(ctx, t, db, workers, text, full, m.ops); err != nil {
@@ -260,25 +260,32 @@ func firstPart() part {
 		}
 		m := pace(b, 1)
 		seed := newSeed(t, db)
-		var fresh []*order
-		renew := func(context.Context) error {
-			fresh = make([]*order, m.ops)
+		fl := newFloor(t.raw(db, "floor"), 0)
+		m.sides = []side{
+			firstSide("ours", m.ops, func(ctx context.Context, o *order) error {
+				_, err := store.Commit(ctx, o, mongostore.Changes{})
+				return err
+			}),
+			firstSide("floor", m.ops, func(ctx context.Context, o *order) error { return fl.first(ctx, o.ID) }),
+			firstSide("seed", m.ops, func(ctx context.Context, o *order) error { return seed.commit(ctx, o, seedChanges{}) }),
+		}
+		return b.compare(ctx, t, m, rows)
+	}}
+}
+
+// firstSide makes its orders off the clock.
+func firstSide(name string, ops int, commit func(context.Context, *order) error) side {
+	fresh := make([]*order, ops)
+	return side{
+		name: name,
+		before: func(context.Context) error {
 			for i := range fresh {
 				fresh[i] = newOrder(newID(), 0)
 			}
 			return nil
-		}
-		fl := newFloor(t.raw(db, "floor"), 0)
-		m.sides = []side{
-			{name: "ours", before: renew, op: func(ctx context.Context, _, i int) error {
-				_, err := store.Commit(ctx, fresh[i], mongostore.Changes{})
-				return err
-			}},
-			{name: "floor", before: renew, op: func(ctx context.Context, _, i int) error { return fl.first(ctx, fresh[i].ID) }},
-			{name: "seed", before: renew, op: func(ctx context.Context, _, i int) error { return seed.commit(ctx, fresh[i], seedChanges{}) }},
-		}
-		return b.compare(ctx, t, m, rows)
-	}}
+		},
+		op: func(ctx context.Context, _, i int) error { return commit(ctx, fresh[i]) },
+	}
 }
 
 // curvePart is the throughput of full commits by the number of workers, for the plot.
@@ -318,7 +325,7 @@ func curveRows(rows []row, workers int) (wanted []row) {
 func curve(ctx context.Context, b *bench, t *target, workers int, rows []row) error {
 	db := t.database("curve")
 	defer t.drop(db)
-	m := measure{workers: workers, ops: b.size(max(150, 32*workers), 2*workers), pairs: b.size(7, 1), value: perSecond}
+	m := measure{workers: workers, ops: b.size(max(150, 24*workers), workers), pairs: b.size(9, 1), value: perSecond}
 	var err error
 	if m.sides, err = commitSides(ctx, t, db, workers, 0, true, m.ops); err != nil {
 		return err

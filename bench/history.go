@@ -16,7 +16,7 @@ func historyPart() part {
 	return part{rows: []row{r}, on: topologies, run: func(ctx context.Context, b *bench, t *target, rows []row) error {
 		db := t.database("history")
 		defer t.drop(db)
-		m := measure{workers: 1, ops: b.size(100, 10), pairs: b.size(25, 1), value: p50}
+		m := measure{workers: 1, ops: b.size(100, 10), chunks: 5, pairs: b.size(25, 1), value: p50}
 		store, err := t.store(ctx, db, mongostore.Config{})
 		if err != nil {
 			return err

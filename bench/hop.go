@@ -32,7 +32,7 @@ func hopPart() part {
 	return part{rows: []row{r}, on: topologies, run: func(ctx context.Context, b *bench, t *target, rows []row) error {
 		db := t.database("hop")
 		defer t.drop(db)
-		m := measure{workers: 1, ops: b.size(100, 8), pairs: b.size(15, 1), value: p50}
+		m := measure{workers: 1, ops: b.size(100, 8), chunks: 5, pairs: b.size(15, 1), value: p50}
 		children := make([]*child, hopProcesses)
 		id := newID()
 		for i := range children {

@@ -20,7 +20,7 @@ func loadPart() part {
 	return part{rows: []row{load, forEvent}, on: topologies, run: func(ctx context.Context, b *bench, t *target, rows []row) error {
 		db := t.database("load")
 		defer t.drop(db)
-		m := measure{workers: 1, ops: b.size(300, 10), pairs: b.size(25, 1), value: p50}
+		m := measure{workers: 1, ops: b.size(300, 10), chunks: 10, pairs: b.size(25, 1), value: p50}
 		store, err := t.store(ctx, db, mongostore.Config{})
 		if err != nil {
 			return err

@@ -198,7 +198,11 @@ func (b *bench) compare(ctx context.Context, t *target, m measure, rows []row) e
 	return nil
 }
 
+// report prints and keeps a row. What a short run times is not judged.
 func (b *bench) report(r row, res Result) {
+	if b.short && !r.exact {
+		res.Bar = 0
+	}
 	res.print(os.Stdout)
 	b.results = append(b.results, res)
 	if r.exact && res.missed() {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -17,21 +18,31 @@ type side struct {
 	before func(ctx context.Context) error // off the clock, before each segment
 	op     func(ctx context.Context, worker, i int) error
 	timed  func(ctx context.Context, i int) (time.Duration, error) // in place of op: tells its own time
-	probe  func(ctx context.Context) (float64, error)              // in place of a segment: gives the value
+	gauge  func() float64                                          // in place of the measure's value: what the op has read
 }
 
-// measure runs its sides in turn: one short segment of each makes a pair, and
-// every other pair runs in reverse order, so that a noisy machine hurts all sides
-// alike.
+// measure runs its sides in turn, in pairs. A pair is short, and in it the sides
+// alternate in chunks of a few ops, each time in reverse order, so that a noisy
+// machine hurts all sides alike.
 type measure struct {
 	workers int
-	ops     int // of one segment, shared by the workers
+	ops     int // of one side in a pair, shared by the workers
+	chunks  int // that they are cut into; 0: one
 	pairs   int
 	sides   []side
 	value   func(segment) float64
 }
 
-// segment is one run of one side.
+const (
+	// warmUps is how many pairs run before those that count.
+	warmUps = 1
+	// leastPairs and patience: a measure that takes longer than this on a busy machine
+	// ends with fewer pairs, which its note tells.
+	leastPairs = 7
+	patience   = 45 * time.Second
+)
+
+// segment is what one side did in one pair.
 type segment struct {
 	elapsed   time.Duration
 	latencies []time.Duration
@@ -44,93 +55,105 @@ type samples struct {
 	latencies []time.Duration
 }
 
-func (s samples) p99() float64 { return micros(quantile(s.latencies, 0.99)) }
+// add takes what a side did in a pair.
+func (s *samples) add(m measure, of side, seg segment) {
+	if of.gauge != nil {
+		s.values = append(s.values, of.gauge())
+		return
+	}
+	s.values = append(s.values, m.value(seg))
+	s.latencies = append(s.latencies, seg.latencies...)
+}
 
-// warmUps is how many pairs run before those that count.
-const warmUps = 1
+func (s samples) p99() float64 { return micros(quantile(s.latencies, 0.99)) }
 
 func (m measure) run(ctx context.Context) (map[string]*samples, error) {
 	got := map[string]*samples{}
-	order := slices.Clone(m.sides)
+	for _, s := range m.sides {
+		got[s.name] = &samples{}
+	}
+	start := time.Now()
 	for pair := -warmUps; pair < m.pairs; pair++ {
-		for _, s := range order {
-			value, latencies, err := m.turn(ctx, s)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", s.name, err)
-			}
-			if pair < 0 {
-				continue
-			}
-			if got[s.name] == nil {
-				got[s.name] = &samples{}
-			}
-			got[s.name].values = append(got[s.name].values, value)
-			got[s.name].latencies = append(got[s.name].latencies, latencies...)
+		if pair >= leastPairs && time.Since(start) > patience {
+			break
 		}
-		slices.Reverse(order)
+		segments, err := m.pair(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for i, s := range m.sides {
+			if pair >= 0 {
+				got[s.name].add(m, s, segments[i])
+			}
+		}
+		slices.Reverse(m.sides)
 	}
 	return got, nil
 }
 
-// turn is one side's part of a pair.
-func (m measure) turn(ctx context.Context, s side) (value float64, latencies []time.Duration, err error) {
-	if s.before != nil {
+// pair runs all sides once; the segments are in the order of m.sides.
+func (m measure) pair(ctx context.Context) ([]segment, error) {
+	segments := make([]segment, len(m.sides))
+	chunks := max(m.chunks, 1)
+	for i, s := range m.sides {
+		segments[i].latencies = make([]time.Duration, m.ops)
+		if s.before == nil {
+			continue
+		}
 		if err := s.before(ctx); err != nil {
-			return 0, nil, err
+			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
-	if s.probe != nil {
-		value, err = s.probe(ctx)
-		return value, nil, err
+	for chunk := range chunks {
+		for i := range m.sides {
+			if chunk%2 == 1 {
+				i = len(m.sides) - 1 - i
+			}
+			from, to := m.ops*chunk/chunks, m.ops*(chunk+1)/chunks
+			if err := m.chunk(ctx, m.sides[i], &segments[i], from, to); err != nil {
+				return nil, fmt.Errorf("%s: %w", m.sides[i].name, err)
+			}
+		}
 	}
-	seg, err := m.segment(ctx, s)
-	if err != nil {
-		return 0, nil, err
-	}
-	return m.value(seg), seg.latencies, nil
+	return segments, nil
 }
 
-func (m measure) segment(ctx context.Context, s side) (segment, error) {
-	latencies := make([]time.Duration, m.ops)
+// chunk runs the ops of one side from one number to another.
+func (m measure) chunk(ctx context.Context, s side, seg *segment, from, to int) error {
 	var before, after runtime.MemStats
-	runtime.GC() // what the other side left behind is not this one's to collect
+	if m.chunks <= 1 {
+		runtime.GC() // what the other side left behind is not this one's to collect
+	}
 	runtime.ReadMemStats(&before)
 	start := time.Now()
-	err := m.work(ctx, s, latencies)
-	elapsed := time.Since(start)
+	err := m.work(ctx, s, seg.latencies, from, to)
+	seg.elapsed += time.Since(start)
 	runtime.ReadMemStats(&after)
-	return segment{elapsed, latencies, after.Mallocs - before.Mallocs}, err
+	seg.mallocs += after.Mallocs - before.Mallocs
+	return err
 }
 
-// work runs the ops of one segment. Each worker takes the next one until none is left.
-func (m measure) work(ctx context.Context, s side, latencies []time.Duration) error {
+// work runs the ops. Each worker takes the next one until none is left.
+func (m measure) work(ctx context.Context, s side, latencies []time.Duration, from, to int) (err error) {
 	if m.workers == 1 {
-		for i := range latencies {
-			took, err := s.one(ctx, 0, i)
-			if err != nil {
-				return err
-			}
-			latencies[i] = took
+		for i := from; i < to && err == nil; i++ {
+			latencies[i], err = s.one(ctx, 0, i)
 		}
-		return nil
+		return err
 	}
-	var next atomic.Int64
+	next := atomic.Int64{}
+	next.Store(int64(from))
 	errs := make([]error, m.workers)
 	var wg sync.WaitGroup
 	for w := range m.workers {
 		wg.Go(func() {
-			for i := int(next.Add(1)) - 1; i < len(latencies) && errs[w] == nil; i = int(next.Add(1)) - 1 {
+			for i := int(next.Add(1)) - 1; i < to && errs[w] == nil; i = int(next.Add(1)) - 1 {
 				latencies[i], errs[w] = s.one(ctx, w, i)
 			}
 		})
 	}
 	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (s side) one(ctx context.Context, worker, i int) (time.Duration, error) {

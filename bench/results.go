@@ -168,7 +168,7 @@ func writeResults(path string, results []Result) error {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Result) int {
-		return cmp.Or(cmp.Compare(topologyRank(a.Topology), topologyRank(b.Topology)))
+		return cmp.Compare(topologyRank(a.Topology), topologyRank(b.Topology))
 	})
 	text, err := json.MarshalIndent(all, "", "  ")
 	if err != nil {

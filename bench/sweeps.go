@@ -155,7 +155,7 @@ func (q question) measure(ctx context.Context, b *bench, t *target, all []*popul
 	if len(timed) == 0 {
 		return nil
 	}
-	m := measure{workers: 1, ops: b.size(q.ops, 2), pairs: b.size(15, 1), value: p50}
+	m := measure{workers: 1, ops: b.size(q.ops, 2), chunks: q.ops / 5, pairs: b.size(15, 1), value: p50}
 	slow := measure{workers: 1, ops: 1, pairs: b.size(3, 1), value: p50}
 	for i, p := range all {
 		ours, seed := side{name: sizeLabels[i]}, side{name: "seed " + sizeLabels[i]}
