@@ -2,10 +2,12 @@ package interop
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -69,7 +71,10 @@ func requireParity(t *testing.T, out []byte) {
 // runPython gives what the program prints.
 func runPython(t *testing.T, python, program string, arguments ...string) []byte {
 	t.Helper()
-	cmd := pythonCommand(python, program, arguments...)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := pythonCommand(ctx, python, program, arguments...)
+	cmd.WaitDelay = time.Second // its bridge holds the pipes until it ends too
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {

@@ -54,7 +54,10 @@ func (b *bundle) requireTimersBothWays(t *testing.T, id string, count int) {
 		require.NoError(t, err)
 		require.Len(t, in.Timers, count-i, "%q is one timer", timer.Path)
 		require.Equal(t, later, in.Timers[len(in.Timers)-1].FireAt)
-		require.NoError(t, b.store.DeleteTimer(t.Context(), timer), "a stale one is left alone")
+		for _, other := range []time.Time{timer.FireAt, later.Add(time.Microsecond), later.Add(time.Hour)} {
+			missed := mongostore.Timer{ExecutionID: id, Path: timer.Path, FireAt: other}
+			require.NoError(t, b.store.DeleteTimer(t.Context(), missed), "one that fires at another time is left alone")
+		}
 
 		switch i % 3 {
 		case 0:

@@ -3,6 +3,7 @@ package interop
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -69,8 +70,8 @@ func (progress) Write(p []byte) (int, error) {
 }
 
 // pythonCommand runs one of this folder's programs, leaving no compiled files behind.
-func pythonCommand(python, program string, args ...string) *exec.Cmd {
-	return exec.Command(python, append([]string{"-B", filepath.Join("python", program)}, args...)...)
+func pythonCommand(ctx context.Context, python, program string, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, python, append([]string{"-B", filepath.Join("python", program)}, args...)...)
 }
 
 // harelProcess answers by JSON lines, for one database at a time. It ends with the
@@ -79,11 +80,16 @@ type harelProcess struct {
 	mu      sync.Mutex
 	in      io.WriteCloser
 	replies *json.Decoder
+	kill    func()
 }
+
+// patience is how long one request or program may take before it counts as hung.
+const patience = 2 * time.Minute
 
 func startHarel(t *testing.T, python, uri, naming, twin string) *harelProcess {
 	t.Helper()
-	cmd := pythonCommand(python, "harel_side.py", uri, naming, twin)
+	// not the test's context, which ends before its cleanup
+	cmd := pythonCommand(context.Background(), python, "harel_side.py", uri, naming, twin)
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
@@ -100,7 +106,7 @@ func startHarel(t *testing.T, python, uri, naming, twin string) *harelProcess {
 			t.Errorf("harel ended with %v and said:\n%s", err, log.String())
 		}
 	})
-	return &harelProcess{in: in, replies: json.NewDecoder(bufio.NewReader(out))}
+	return &harelProcess{in: in, replies: json.NewDecoder(bufio.NewReader(out)), kill: func() { _ = cmd.Process.Kill() }}
 }
 
 // harelSide is harel on one test's database.
@@ -143,6 +149,8 @@ func (h *harelSide) try(op string, args, result any) error {
 func (p *harelProcess) ask(line []byte, reply any) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	hung := time.AfterFunc(patience, p.kill)
+	defer hung.Stop()
 	if _, err := p.in.Write(append(line, '\n')); err != nil {
 		return err
 	}

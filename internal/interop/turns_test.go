@@ -22,9 +22,14 @@ const (
 func testTurns(t *testing.T, b *bundle) {
 	turns := &turns{bundle: b}
 	for round := range rounds {
-		turns.goTurn(t, round)
-		turns.harelTurn(t, round)
+		turns.whileAdopting(t, func() { turns.goTurn(t, round) })
+		require.Len(t, b.list(t, mongostore.ListOptions{Statuses: []string{"RUNNING"}}), 1, "Adopt takes back nothing that Go wrote")
+		if round%10 >= 8 { // both ways of goAcks
+			turns.requireRing(t)
+		}
+		turns.whileAdopting(t, func() { turns.harelTurn(t, round) })
 		if round%10 == 9 {
+			turns.requireRing(t)
 			turns.staleTurns(t)
 			turns.requireAgreement(t, round)
 		}
@@ -74,8 +79,8 @@ func (s *turns) goTurn(t *testing.T, round int) {
 		Timers:    []mongostore.TimerOp{{Path: "Both.Sides", FireAt: dueAt.Add(time.Duration(round) * time.Second)}, {Path: "Harel.Own", Cancel: true}},
 		Processed: name,
 		Trace:     bson.D{{Key: "event_kind", Value: name}},
-		Acks:      s.owedBy(t, "harel"),
 	}
+	s.goAcks(t, round, &ch)
 	res, err := s.store.Commit(t.Context(), &exe, ch)
 	require.NoError(t, err)
 	require.EqualValues(t, len(s.said), res.Version)
@@ -84,36 +89,43 @@ func (s *turns) goTurn(t *testing.T, round int) {
 	s.requireRising(t, &s.spawnSeq, res.SpawnSeqs...)
 }
 
-// owedBy gives the entries that the other side left pending.
-func (s *turns) owedBy(t *testing.T, side string) (acks []mongostore.Entry) {
+// goAcks takes all that harel's turn left pending, with the commit or before it.
+func (s *turns) goAcks(t *testing.T, round int, ch *mongostore.Changes) {
 	t.Helper()
 	outbox, err := s.store.PendingOutbox(t.Context(), 0)
 	require.NoError(t, err)
-	for _, e := range outbox {
-		var event Event
-		require.NoError(t, e.Decode(&event))
-		if event.Kind == side {
-			acks = append(acks, e)
-		}
-	}
 	spawns, err := s.store.PendingSpawns(t.Context(), 0)
 	require.NoError(t, err)
-	for _, e := range spawns {
-		if e.ChildID[:len(side)] == side {
-			acks = append(acks, e)
-		}
+	if round%2 == 0 {
+		require.NoError(t, s.store.AckOutbox(t.Context(), outbox...))
+		require.NoError(t, s.store.AckSpawn(t.Context(), spawns...))
+		return
 	}
-	return acks
+	for _, e := range outbox {
+		require.Equal(t, "harel", decodedEvent(t, string(e.Event)).Kind)
+		ch.Acks = append(ch.Acks, e)
+	}
+	for _, e := range spawns {
+		ch.Acks = append(ch.Acks, e)
+	}
+	require.Len(t, ch.Acks, 3)
 }
 
-// harelTurn does the same from the other side, while Adopt walks the documents.
-func (s *turns) harelTurn(t *testing.T, round int) {
+// whileAdopting takes a turn while Adopt walks the documents.
+func (s *turns) whileAdopting(t *testing.T, turn func()) {
 	t.Helper()
 	adopted := make(chan error, 1)
 	go func() {
 		_, err := s.store.Adopt(t.Context())
 		adopted <- err
 	}()
+	turn()
+	require.NoError(t, <-adopted)
+}
+
+// harelTurn does the same from the other side.
+func (s *turns) harelTurn(t *testing.T, round int) {
+	t.Helper()
 	name := s.name("harel", round)
 	data, seen := s.harel.loadForEvent(shared, name)
 	require.False(t, seen)
@@ -134,7 +146,6 @@ func (s *turns) harelTurn(t *testing.T, round int) {
 	require.EqualValues(t, len(s.said), done.Version)
 	s.requireRising(t, &s.outboxSeq, done.Seqs...)
 	s.harelAcks(t)
-	require.NoError(t, <-adopted)
 }
 
 // harelAcks takes what Go left pending.
@@ -192,6 +203,16 @@ func (s *turns) requireDone(t *testing.T, exe *Execution, name string) {
 	require.True(t, seen)
 }
 
+// requireRing: the newest steps, in the order of the turns.
+func (s *turns) requireRing(t *testing.T) {
+	t.Helper()
+	steps := []string{}
+	for _, step := range s.requireSameTrace(t, shared) {
+		steps = append(steps, step.Lookup("event_kind").StringValue())
+	}
+	require.Equal(t, s.said[max(0, len(s.said)-ringSize):], steps)
+}
+
 // requireAgreement: both sides see the same, and it is what was committed.
 func (s *turns) requireAgreement(t *testing.T, round int) {
 	t.Helper()
@@ -203,12 +224,6 @@ func (s *turns) requireAgreement(t *testing.T, round int) {
 	outbox, spawns := s.requireSamePending(t)
 	require.Len(t, outbox, 2, "all but harel's last turn is acknowledged")
 	require.Len(t, spawns, 1)
-	steps := []string{}
-	for _, step := range s.requireSameTrace(t, shared) {
-		steps = append(steps, step.Lookup("event_kind").StringValue())
-	}
-	require.Equal(t, s.said[max(0, len(s.said)-ringSize):], steps, "the ring keeps the newest steps in their order")
-
 	_, err := s.store.Adopt(t.Context())
 	require.NoError(t, err)
 	timers := s.requireSameTimers(t, forever)

@@ -42,7 +42,7 @@ def observe(store):
 
 
 def run_engine(store):
-    """Every kind of execution, as written and as ended."""
+    """Every kind of execution: as written, as ended, and with one family purged."""
     states.uuid = Ids()
     # to the microsecond, as mongostore keeps a timer: a ttl counts only while the time
     # that its timer brings is the very number that the execution has
@@ -50,7 +50,11 @@ def run_engine(store):
     engine.write()
     written = observe(store)
     engine.carry_on()
-    return {"written": written, "ended": observe(store)}
+    ended = observe(store)
+    # what another execution has pending for it goes with it
+    store.commit(store.load("plain-bare"), [("fork-done", states.Event(kind="Late")), (None, states.Event(kind="Stays"))])
+    assert engine.runner.purge("fork-done")
+    return {"written": written, "ended": ended, "purged": observe(store)}
 
 
 def main():
