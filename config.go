@@ -3,6 +3,7 @@ package mongostore
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -154,6 +155,14 @@ func (c Config) validate() error {
 	} {
 		if f.bad {
 			return invalid(f.name, "is negative")
+		}
+	}
+	for _, f := range []struct {
+		name  string
+		limit int
+	}{{"Config.ProcessedMax", c.ProcessedMax}, {"Config.TraceMax", c.TraceMax}} {
+		if f.limit > math.MaxInt32 {
+			return invalid(f.name, "is above what the server counts in 32 bits")
 		}
 	}
 	const million = 1_000_000

@@ -24,6 +24,9 @@ func (s *Store) Delete(ctx context.Context, id string, version int64) error {
 	if version < 0 {
 		return invalid("version", "is negative")
 	}
+	if err := ctx.Err(); err != nil {
+		return wrapErr("delete", id, err)
+	}
 	inTransaction, err := joins(ctx)
 	if err != nil {
 		return err

@@ -248,27 +248,40 @@ func planDocument(field string, v any) (bson.Raw, error) {
 	if err != nil {
 		return nil, &ValidationError{Field: field, Reason: "cannot be encoded as a BSON document: " + err.Error(), cause: err}
 	}
-	if deeperThan(doc, maxDepth) {
-		return nil, invalid(field, fmt.Sprintf("is nested deeper than %d levels", maxDepth))
+	if problem := documentProblem(doc, maxDepth); problem != "" {
+		return nil, invalid(field, problem)
 	}
 	return doc, nil
 }
 
-func deeperThan(doc bson.Raw, levels int) bool {
+// documentProblem says why the server or another language could not read doc; empty:
+// it can. The encoder lets text through that is not UTF-8.
+func documentProblem(doc bson.Raw, levels int) string {
 	if levels == 0 {
-		return true
+		return fmt.Sprintf("is nested deeper than %d levels", maxDepth)
 	}
 	elements, err := doc.Elements()
 	if err != nil {
-		return false
+		return "is broken BSON: " + err.Error()
 	}
 	for _, e := range elements {
-		v := e.Value()
-		if (v.Type == bson.TypeEmbeddedDocument || v.Type == bson.TypeArray) && deeperThan(bson.Raw(v.Value), levels-1) {
-			return true
+		problem := ""
+		switch v := e.Value(); v.Type {
+		case bson.TypeString:
+			if !utf8.ValidString(v.StringValue()) {
+				problem = "holds text that is not UTF-8"
+			}
+		case bson.TypeEmbeddedDocument, bson.TypeArray:
+			problem = documentProblem(bson.Raw(v.Value), levels-1)
+		}
+		if !utf8.ValidString(e.Key()) {
+			problem = "holds a key that is not UTF-8"
+		}
+		if problem != "" {
+			return problem
 		}
 	}
-	return false
+	return ""
 }
 
 // planTimers keeps the last op of each path, in the order of the paths' first ops.

@@ -36,6 +36,9 @@ func (s *Store) AppendTrace(ctx context.Context, id string, step any) error {
 	if err != nil {
 		return err
 	}
+	if err := ctx.Err(); err != nil {
+		return wrapErr("append trace to", id, err)
+	}
 	if len(doc) > maxDocument {
 		return tooLarge("append trace to", id)
 	}

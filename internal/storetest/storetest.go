@@ -33,6 +33,7 @@ func Exercise(t *testing.T, server func(testing.TB) *mongotest.Server, opts ...*
 		"Inspect": exerciseInspect, "Delete": exerciseDelete, "Adopt": exerciseAdopt, "Setup": exerciseSetup, "Lifecycle": exerciseLifecycle,
 		"Counters": exerciseCounters, "Size": exerciseSize, "Payload": exercisePayload, "Foreign": exerciseForeign,
 		"Damaged": exerciseDamaged, "DamagedFields": exerciseDamagedFields,
+		"BadInput": exerciseBadInput, "Config": exerciseConfig,
 	}
 	for name, exercise := range topics {
 		t.Run(name, func(t *testing.T) {
