@@ -1,7 +1,7 @@
 # `make` lists the targets. Settings, as in `make test PKGS=./internal/storetest`:
 #   PKGS       the packages to test            (all)
 #   TESTFLAGS  more for go test                (such as '-run Commit -count 3')
-#   SKIPS      a file that names the tests that may be skipped (none may)
+#   SKIPS      a file that names the only tests that may be skipped (any may)
 #   FUZZTIME   how long each target is fuzzed  (10s)
 #   ARGS       arguments of the demo           (such as '-orders 100 -kills 2')
 # Which server the tests and the demo get, and how to choose it: CONTRIBUTING.md.

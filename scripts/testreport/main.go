@@ -4,9 +4,9 @@
 //
 //	go run ./scripts/testreport [-skips FILE] -- go test -json ./...
 //
-// It exits non-zero if the command did, if a test failed, if a test was skipped
-// that FILE does not name (one a line, # begins a comment; no FILE: none may be
-// skipped), or if no test ran at all.
+// It exits non-zero if the command did, if a test failed, if no test ran, or if a
+// test was skipped that FILE does not name: one a line, # begins a comment. Without
+// FILE any test may be skipped.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 )
 
 func main() {
-	skips := flag.String("skips", "", "a `file` that names the tests that may be skipped")
+	skips := flag.String("skips", "", "a `file` that names the only tests that may be skipped")
 	flag.Parse()
 	if flag.NArg() == 0 {
 		flag.Usage()
@@ -58,12 +58,12 @@ func run(skips string, command []string, out io.Writer) error {
 	return errors.Join(readErr, r.verdict(allowed), waitErr)
 }
 
-// readNames reads the names of tests, none without a file.
+// readNames reads the names of tests, nil without a file.
 func readNames(file string) (map[string]bool, error) {
-	names := map[string]bool{}
 	if file == "" {
-		return names, nil
+		return nil, nil
 	}
+	names := map[string]bool{}
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err

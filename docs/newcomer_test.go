@@ -1,0 +1,82 @@
+package docs_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/execstore/mongostore/internal/mongotest"
+)
+
+var block = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```$")
+
+// blocks are the README's blocks of one language.
+func blocks(text, language string) []string {
+	var found []string
+	for _, m := range block.FindAllStringSubmatch(text, -1) {
+		if m[1] == language {
+			found = append(found, m[2])
+		}
+	}
+	return found
+}
+
+// TestNewcomer goes the way of the README: an empty module, one replace, the program
+// as it stands there, run twice. Only the server's address and the name of the
+// database are the test's own.
+func TestNewcomer(t *testing.T) {
+	t.Parallel()
+	server := mongotest.Standalone(t)
+	_, database := server.Database(t)
+	readme := read(t, "README.md")
+	programs, prints := blocks(readme, "go"), blocks(readme, "text")
+	require.Len(t, programs, 1)
+	require.Len(t, prints, 2)
+	program := replaceOnce(t, programs[0], "mongodb://localhost:27017", server.URI())
+	program = replaceOnce(t, program, `"shop"`, `"`+database+`"`)
+
+	module := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(module, "main.go"), []byte(program), 0o600))
+	clone, err := filepath.Abs(root)
+	require.NoError(t, err)
+	shell := blocks(readme, "sh")
+	steps := shell[slices.IndexFunc(shell, func(s string) bool { return strings.HasPrefix(s, "go mod init") })]
+	steps, last, _ := strings.Cut(steps, "go run .")
+	require.Equal(t, "\n", last, "it ends by running the program")
+	for _, line := range strings.Split(strings.TrimSpace(steps), "\n") {
+		goCommand(t, module, strings.Fields(strings.Replace(line, "../mongostore", clone, 1))...)
+	}
+	for _, want := range prints {
+		require.Equal(t, want, goCommand(t, module, "go", "run", "."))
+	}
+	goCommand(t, module, "go", "vet", ".")
+}
+
+func replaceOnce(t *testing.T, text, old, with string) string {
+	t.Helper()
+	require.Equal(t, 1, strings.Count(text, old), old)
+	return strings.Replace(text, old, with, 1)
+}
+
+// goCommand runs a command of the go tool in a folder and gives what it printed.
+func goCommand(t *testing.T, dir string, command ...string) string {
+	t.Helper()
+	require.Equal(t, "go", command[0], "the README's commands are of the go tool: %q", command)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	require.NoError(t, err, "%q: %s", command, &stderr)
+	return string(out)
+}
