@@ -110,7 +110,7 @@
 // A document cannot pass 16 MiB ([ErrTooLarge]); what is not acknowledged counts, and
 // Config.WarnBytes warns earlier. An execution remembers its newest
 // Config.ProcessedMax event ids (1000); older ones are not recognised. Times are by
-// Config.Clock, never the server's, and kept to the microsecond. Delivery is at least
+// Config.Clock, never the server's, and kept to the microsecond or finer. Delivery is at least
 // once.
 //
 // During a rolling deploy an older program loads what a newer one wrote, and commits

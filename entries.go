@@ -54,14 +54,13 @@ type SpawnEntry struct {
 type Timer struct {
 	// ExecutionID armed it under Path.
 	ExecutionID, Path string
-	// FireAt is when it is due, in UTC, to the microsecond.
+	// FireAt is when it is due, in UTC: what was armed to the microsecond comes back
+	// equal, and what harel armed finer is exact.
 	FireAt time.Time
 	// Token is the lease it was claimed under; empty: from a sweep.
 	Token string
 	// Attempt counts deliveries, 1 the first; 0: from a sweep.
 	Attempt int
-
-	exact float64 // the stored double, finer than FireAt
 }
 
 // Decode reads the event into v, by JSON or by Config.Codec, whichever wrote it.
@@ -99,21 +98,12 @@ func (e SpawnEntry) EntryID() string {
 // EntryID is timeout:<execution>:<path>:<fire_at>, as harel makes it: the same
 // path armed again for the same time is the same timer.
 func (t Timer) EntryID() string {
-	return "timeout:" + t.ExecutionID + ":" + t.Path + ":" + pythonFloat(t.fireAt())
+	return "timeout:" + t.ExecutionID + ":" + t.Path + ":" + pythonFloat(toSeconds(t.FireAt))
 }
 
 func (OutboxEntry) entry() {}
 func (SpawnEntry) entry()  {}
 func (Timer) entry()       {}
-
-// fireAt is the stored double: the exact one as long as it belongs to FireAt.
-func (t Timer) fireAt() float64 {
-	seconds := toSeconds(t.FireAt)
-	if math.Abs(t.exact-seconds) < microsecond {
-		return t.exact
-	}
-	return seconds
-}
 
 // pythonFloat writes f as Python's repr does, which harel puts into its ids.
 func pythonFloat(f float64) string {

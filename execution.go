@@ -86,8 +86,8 @@ type Spawn struct {
 type TimerOp struct {
 	// Path names the timer within the execution; any text without NUL.
 	Path string
-	// FireAt is when it is due, kept to the microsecond, between the years 1 and
-	// 9999. The zero time is refused unless Cancel is set.
+	// FireAt is when it is due, kept to the microsecond and as much finer as a double of
+	// seconds is (a quarter of one), between the years 1 and 9999. The zero time is refused unless Cancel is set.
 	FireAt time.Time
 	// Cancel removes the timer; one that is not armed is no error.
 	Cancel bool

@@ -188,7 +188,7 @@ func (a *attempt) mendAckedTimers(doc bson.Raw) {
 	for _, t := range a.acks.timers {
 		for _, key := range []string{t.key, t.harelKey} {
 			at, ok := seconds(doc.Lookup("timers", key))
-			if ok && at >= t.at-halfStep && at <= t.at+halfStep {
+			if ok && at >= t.at-nanosecond && at <= t.at+nanosecond {
 				a.ackedTimers = append(a.ackedTimers, ackedTimer{key: key, at: t.at})
 			}
 		}

@@ -369,7 +369,7 @@ func (a *plannedAcks) ackTimer(p *plan, t Timer) {
 			return
 		}
 	}
-	acked := ackedTimer{key: key, at: t.fireAt()}
+	acked := ackedTimer{key: key, at: toSeconds(t.FireAt)}
 	if other, ok := harelKey(t.Path); ok {
 		acked.harelKey = other
 	}

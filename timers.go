@@ -33,7 +33,7 @@ func (s *Store) DueTimers(ctx context.Context, now time.Time, limit int) ([]Time
 		}
 		slices.SortStableFunc(due, func(a, b Timer) int { return a.FireAt.Compare(b.FireAt) })
 		complete := len(docs) < documents || len(docs)-unreadable > limit && len(stale) == 0
-		if complete || len(due) >= limit && due[limit-1].fireAt() <= bound {
+		if complete || len(due) >= limit && toSeconds(due[limit-1].FireAt) <= bound {
 			s.timersPer.saw(len(due), len(docs)-len(stale)-unreadable)
 			return due[:min(limit, len(due))], nil
 		}
@@ -124,7 +124,7 @@ func (r *reader) timer(key string, v bson.RawValue) (Timer, bool) {
 		r.damaged("timers."+key, "is not a time in seconds: "+v.String())
 		return Timer{}, false
 	}
-	return Timer{ExecutionID: r.id, Path: decodePath(key), FireAt: fromSeconds(at), exact: at}, true
+	return Timer{ExecutionID: r.id, Path: decodePath(key), FireAt: fromSeconds(at)}, true
 }
 
 // mendTimerAt makes a lower bound true that a cancelled or deleted timer left
@@ -184,7 +184,7 @@ func (s *Store) deleteTimer(ctx context.Context, t Timer) error {
 	}
 	for _, key := range keys {
 		filter := append(byID(t.ExecutionID), bson.E{Key: "timers." + key, Value: bson.D{
-			{Key: "$gte", Value: t.fireAt() - halfStep}, {Key: "$lte", Value: t.fireAt() + halfStep},
+			{Key: "$gte", Value: toSeconds(t.FireAt) - nanosecond}, {Key: "$lte", Value: toSeconds(t.FireAt) + nanosecond},
 		}})
 		if t.Token != "" {
 			filter = append(filter, bson.E{Key: "lease.token", Value: t.Token})

@@ -5,27 +5,30 @@ import (
 	"time"
 )
 
-// microsecond, in the seconds that documents hold.
-const microsecond = 1e-6
-
-// halfStep is how far a stored double may be from the time read from it: half a
-// microsecond of rounding and a little for the double itself.
-const halfStep = 0.6 * microsecond
+// nanosecond, in the seconds that documents hold: how far a time and its stored double
+// may differ. Today's doubles are 238 ns apart, so it is room for those near 1970 only.
+const nanosecond = 1e-9
 
 // toSeconds gives the double, in seconds since the epoch, that documents hold: the
-// nearest to t's microsecond, so that it prints as people and harel write it.
+// nearest to t, so that it prints as people and harel write it.
 func toSeconds(t time.Time) float64 {
 	const exact = 9_000_000_000 // below it, in seconds, a double holds every microsecond count
-	if s := t.Unix(); -exact < s && s < exact {
+	if s := t.Unix(); -exact < s && s < exact && t.Nanosecond()%1000 == 0 {
 		return float64(t.UnixMicro()) / 1e6
 	}
-	return float64(t.Unix()) + float64(t.Nanosecond()/1000)/1e6
+	return float64(t.Unix()) + float64(t.Nanosecond())/1e9
 }
 
-// fromSeconds rounds to the microsecond; the caller has checked fits.
+// fromSeconds gives the time whose double s is: the microsecond where one has it, so
+// that what was written comes back equal, else the nanosecond, because harel compares
+// such doubles for equality. The caller has checked fitsSeconds.
 func fromSeconds(s float64) time.Time {
 	whole, fraction := math.Modf(s)
-	return time.Unix(int64(whole), int64(math.Round(fraction*1e6))*1000).UTC()
+	micro := time.Unix(int64(whole), int64(math.Round(fraction*1e6))*1000).UTC()
+	if toSeconds(micro) == s {
+		return micro
+	}
+	return time.Unix(int64(whole), int64(math.Round(fraction*1e9))).UTC()
 }
 
 // The years 1 to 9999 are the range of times that can be written and read, both

@@ -88,7 +88,12 @@ func tracePipeline(step bson.Raw, keep int) bson.A {
 		kept := bson.D{{Key: "$cond", Value: bson.A{traceIsUsable, value, "$" + field}}}
 		return bson.D{{Key: "$set", Value: bson.D{{Key: field, Value: kept}}}}
 	}
-	return bson.A{set("trace_next", bson.D{{Key: "$toLong", Value: next}}), set("trace", ring), set("trace_next", after)}
+	return bson.A{set("trace_next", narrow(next)), set("trace", ring), set("trace_next", narrow(after))}
+}
+
+// narrow is an int32 where the whole number fits, else an int64, as other drivers write.
+func narrow(n any) bson.D {
+	return bson.D{{Key: "$convert", Value: bson.D{{Key: "input", Value: n}, {Key: "to", Value: "int"}, {Key: "onError", Value: bson.D{{Key: "$toLong", Value: n}}}}}}
 }
 
 // traceIsUsable is whether steps can be appended: to an array, or to nothing.

@@ -40,8 +40,8 @@ func (s *Store) filter(a *attempt) bson.Raw {
 	}
 	for _, t := range a.ackedTimers {
 		dst = appendDocument(dst, "timers."+t.key, func(dst []byte) []byte {
-			dst = bsoncore.AppendDoubleElement(dst, "$gte", t.at-halfStep)
-			return bsoncore.AppendDoubleElement(dst, "$lte", t.at+halfStep)
+			dst = bsoncore.AppendDoubleElement(dst, "$gte", t.at-nanosecond)
+			return bsoncore.AppendDoubleElement(dst, "$lte", t.at+nanosecond)
 		})
 	}
 	return end(dst, start)
