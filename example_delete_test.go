@@ -25,7 +25,7 @@ func ExampleStore_Delete() {
 		check(err)
 	}
 
-	month := mongostore.ListOptions{FinishedBefore: clock.Advance(31 * 24 * time.Hour).AddDate(0, 0, -30)}
+	month := mongostore.ListOptions{FinishedBefore: clock.Advance(31*24*time.Hour).AddDate(0, 0, -30)}
 	for row, err := range store.All(ctx, month) {
 		check(err)
 		whole, err := store.Inspect(ctx, row.ID)
