@@ -63,9 +63,13 @@ func requireContracts(t *testing.T, out []byte) {
 // requireParity: harel's engine went over every kind of execution on its own store
 // and on mongostore, and found both to hold the same to the last digit.
 func requireParity(t *testing.T, out []byte) {
-	var executions int
-	require.NoError(t, json.Unmarshal(out, &executions))
-	require.Equal(t, len(written)+len([]string{"fork-held:Both.A:0", "fork-held:Both.B:0", "caller-held:Run:0"}), executions)
+	var ended struct {
+		Executions int
+		Expired    []string
+	}
+	require.NoError(t, json.Unmarshal(out, &ended))
+	require.Equal(t, len(written)+len([]string{"fork-held:Both.A:0", "fork-held:Both.B:0", "caller-held:Run:0"}), ended.Executions)
+	require.Equal(t, []string{"session-armed", "session-expired"}, ended.Expired, "a ttl runs out through the bridge")
 }
 
 // runPython gives what the program prints.

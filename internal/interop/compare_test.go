@@ -3,10 +3,8 @@ package interop
 import (
 	"bytes"
 	"encoding/json"
-	"math"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -94,7 +92,7 @@ func (b *bundle) load(t *testing.T, id string) *Execution {
 	return &exe
 }
 
-// toRow writes a Summary as harel's, with the time as the double that harel has.
+// toRow writes a Summary as harel's, but for the time.
 func toRow(s mongostore.Summary) harelRow {
 	return harelRow{
 		ID: s.ID, DefinitionID: s.DefinitionID, Status: s.Status, Version: s.Version,
@@ -118,22 +116,11 @@ func requireSameRows(t *testing.T, expected []harelRow, found []mongostore.Summa
 		require.NoError(t, row.Err)
 		want := expected[i]
 		if want.FinishedAt != nil {
-			requireSameTime(t, *want.FinishedAt, row.FinishedAt)
+			require.Equal(t, *want.FinishedAt, Seconds(row.FinishedAt), row.ID)
 		}
 		want.FinishedAt = nil
 		require.Equal(t, want, toRow(row))
 	}
-}
-
-// requireSameTime allows for the microsecond to which Go holds times.
-func requireSameTime(t *testing.T, seconds float64, found time.Time) {
-	t.Helper()
-	require.InDelta(t, 0, seconds-float64(found.UnixMicro())/1e6, 0.6e-6, "%f is not %s", seconds, found)
-}
-
-func timeOf(seconds float64) time.Time {
-	whole, fraction := math.Modf(seconds)
-	return time.Unix(int64(whole), int64(fraction*1e9))
 }
 
 func (b *bundle) list(t *testing.T, opts mongostore.ListOptions) (rows []mongostore.Summary) {
@@ -181,7 +168,7 @@ const forever = 1e10
 // requireSameTimers compares what both sides say is due, each to its last digit.
 func (b *bundle) requireSameTimers(t *testing.T, now float64) []mongostore.Timer {
 	t.Helper()
-	due, err := b.store.DueTimers(t.Context(), timeOf(now), 0)
+	due, err := b.store.DueTimers(t.Context(), TimeOf(now), 0)
 	require.NoError(t, err)
 	ids := []string{}
 	for _, timer := range due {

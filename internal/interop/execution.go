@@ -28,8 +28,8 @@ type Execution struct {
 	Children        json.RawMessage `json:"children,omitempty"`
 	InvokeSeq       json.RawMessage `json:"invoke_seq,omitempty"`
 
-	// Seconds since the epoch as harel wrote them, finer than Go's microseconds; nil
-	// where it has not, or is older than 0.9.0.
+	// Seconds since the epoch as harel wrote them, to the last digit; nil where
+	// it has not, or is older than 0.9.0.
 	CreatedAt  *json.Number `json:"created_at"`
 	UpdatedAt  *json.Number `json:"updated_at"`
 	FinishedAt *json.Number `json:"finished_at"`

@@ -23,7 +23,7 @@ func testGoWrites(t *testing.T, b *bundle) {
 	b.requireHarelLoads(t, stored)
 	b.requireSamePending(t)
 	b.requireSameTimers(t, forever)
-	b.requireSameTimers(t, seconds(dueAt)+1)
+	b.requireSameTimers(t, Seconds(dueAt)+1)
 	requireSameRows(t, b.harel.list(nil), b.list(t, mongostore.ListOptions{}))
 	b.requireHarelFilters(t)
 
@@ -36,8 +36,6 @@ func testGoWrites(t *testing.T, b *bundle) {
 
 // dueAt has a fraction that no double holds exactly.
 var dueAt = time.Date(2025, 4, 30, 12, 0, 0, 123_457_000, time.UTC)
-
-func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
 // everything is a commit with something in every field.
 func everything(name string) (*Execution, mongostore.Changes) {
@@ -67,7 +65,7 @@ func everything(name string) (*Execution, mongostore.Changes) {
 			{Path: "Fork.A", FireAt: dueAt}, {Path: "@ttl", FireAt: dueAt.Add(time.Hour)}, {Path: "a state", FireAt: dueAt.Add(-time.Second)},
 		},
 		Processed: name + "-event",
-		Trace:     bson.D{{Key: "event_kind", Value: "Start"}, {Key: "context_out", Value: input}, {Key: "timestamp", Value: seconds(dueAt)}},
+		Trace:     bson.D{{Key: "event_kind", Value: "Start"}, {Key: "context_out", Value: input}, {Key: "timestamp", Value: Seconds(dueAt)}},
 	}
 }
 

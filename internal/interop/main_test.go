@@ -30,6 +30,9 @@ func TestInterop(t *testing.T) {
 		"HarelRunsWhatGoStarted":  testHarelRunsWhatGoStarted,
 		"Paths":                   testPaths,
 		"TracedBeforeStored":      testTracedBeforeStored,
+		"Times":                   testTimes,
+		"GoArmsTTL":               testGoArmsTTL,
+		"LargeIndexes":            testLargeIndexes,
 		"Turns":                   testTurns,
 		"BothAtOnce":              testBothAtOnce,
 	}

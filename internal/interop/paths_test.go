@@ -1,6 +1,7 @@
 package interop
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,7 @@ import (
 // its path. What mongostore has to escape, so that it comes back as it was, harel
 // takes for another name; no node of a machine is named like that.
 func testPaths(t *testing.T, b *bundle) {
-	const at = 1746053379.0389447
+	const at = noMicrosecond
 	alike := []string{"A", "A.B", "A.B.C", "@ttl", "a state", ".a", "a..b", "ä.ö", "A:0", strings.Repeat("long.", 200)}
 	harels := append([]string{"$x", "$a.b", "\uFF3C", "\uFF3Cq.r"}, alike...)
 	timers := []harelTimer{}
@@ -28,7 +29,7 @@ func testPaths(t *testing.T, b *bundle) {
 	exe := &Execution{Header: mongostore.Header{ID: "goes", DefinitionID: "D", Status: "RUNNING"}}
 	var ops []mongostore.TimerOp
 	for _, path := range alike {
-		ops = append(ops, mongostore.TimerOp{Path: path, FireAt: timeOf(at)})
+		ops = append(ops, mongostore.TimerOp{Path: path, FireAt: TimeOf(at)})
 	}
 	_, err := b.store.Commit(t.Context(), exe, mongostore.Changes{Timers: ops})
 	require.NoError(t, err)
@@ -46,15 +47,16 @@ func (b *bundle) requireTimersBothWays(t *testing.T, id string, count int) {
 	require.Len(t, due, count)
 	exe := b.load(t, id)
 	for i, timer := range due {
-		later := timer.FireAt.Add(time.Minute).Truncate(time.Microsecond)
+		later := timer.FireAt.Add(time.Minute)
 		ops := []mongostore.TimerOp{{Path: timer.Path, FireAt: later}}
 		_, err := b.store.Commit(t.Context(), exe, mongostore.Changes{Timers: ops})
 		require.NoError(t, err)
 		in, err := b.store.Inspect(t.Context(), id)
 		require.NoError(t, err)
 		require.Len(t, in.Timers, count-i, "%q is one timer", timer.Path)
-		require.Equal(t, later, in.Timers[len(in.Timers)-1].FireAt)
-		for _, other := range []time.Time{timer.FireAt, later.Add(time.Microsecond), later.Add(time.Hour)} {
+		require.Equal(t, Seconds(later), Seconds(in.Timers[len(in.Timers)-1].FireAt))
+		barely := TimeOf(math.Nextafter(Seconds(later), forever))
+		for _, other := range []time.Time{timer.FireAt, barely, later.Add(time.Hour)} {
 			missed := mongostore.Timer{ExecutionID: id, Path: timer.Path, FireAt: other}
 			require.NoError(t, b.store.DeleteTimer(t.Context(), missed), "one that fires at another time is left alone")
 		}
@@ -80,7 +82,7 @@ func (b *bundle) harelDeletes(t *testing.T, timer mongostore.Timer) {
 	for _, d := range b.harel.dueTimers(forever) {
 		at, err := d.FireAt.Float64()
 		require.NoError(t, err)
-		if d.ID == timer.ExecutionID && at == seconds(timer.FireAt) {
+		if d.ID == timer.ExecutionID && at == Seconds(timer.FireAt) {
 			b.harel.deleteTimer(d.ID, d.Path, d.FireAt)
 			return
 		}

@@ -139,7 +139,7 @@ func (s *turns) harelTurn(t *testing.T, round int) {
 		Data:      encoded(t, exe),
 		Emits:     [][2]*string{{&target, &event}, {nil, &event}},
 		Processed: &name,
-		Timers:    []harelTimer{{"schedule", "Harel.Own", seconds(dueAt) + float64(round)}, {"cancel", "Both.Sides", 0}},
+		Timers:    []harelTimer{{"schedule", "Harel.Own", Seconds(dueAt) + float64(round)}, {"cancel", "Both.Sides", 0}},
 		Spawns:    [][3]any{{name, "A", args{"a.b": 1.5}}},
 		Trace:     args{"event_kind": name},
 	})
@@ -229,7 +229,7 @@ func (s *turns) requireAgreement(t *testing.T, round int) {
 	timers := s.requireSameTimers(t, forever)
 	require.Len(t, timers, 1)
 	require.Equal(t, "Harel.Own", timers[0].Path)
-	requireSameTime(t, seconds(dueAt)+float64(round), timers[0].FireAt)
+	require.Equal(t, Seconds(dueAt)+float64(round), Seconds(timers[0].FireAt))
 	for _, filter := range []mongostore.ListOptions{{}, {Statuses: []string{"SUSPENDED"}}, {ParentID: "family"}} {
 		requireSameRows(t, s.harel.list(nil), s.list(t, filter))
 	}

@@ -1,11 +1,14 @@
 package interop
 
 import (
+	"math"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/execstore/mongostore"
 )
 
 // The fields of a document, in their order.
@@ -20,7 +23,7 @@ var ownFields = map[string][]bson.Type{
 	"updated_at":  {bson.TypeDouble},
 	"finished_at": {bson.TypeDouble},
 	"commits":     {bson.TypeEmbeddedDocument},
-	"trace_next":  {bson.TypeInt32, bson.TypeInt64},
+	"trace_next":  {bson.TypeInt32},
 	"due_at":      {bson.TypeDouble},
 	"timer_at":    {bson.TypeDouble},
 }
@@ -81,8 +84,7 @@ func requireSeedFields(t *testing.T, doc bson.Raw) {
 	requireShape(t, doc, "outbox", outboxShape)
 	requireShape(t, doc, "spawns", spawnShape)
 	for _, step := range elementsOf(t, doc, "trace") {
-		// int64 where the server counted it, in AppendTrace
-		require.Contains(t, []bson.Type{bson.TypeInt32, bson.TypeInt64}, step.Document().Lookup("index").Type)
+		require.Equal(t, bson.TypeInt32, step.Document().Lookup("index").Type, "also where the server counts it, in AppendTrace")
 	}
 	for _, event := range elementsOf(t, doc, "processed") {
 		require.Equal(t, bson.TypeString, event.Type)
@@ -136,4 +138,40 @@ func (b *bundle) counterDocuments(t *testing.T) map[string]int64 {
 		values[doc.Lookup("_id").StringValue()] = doc.Lookup("n").AsInt64()
 	}
 	return values
+}
+
+// testLargeIndexes: a trace's numbers are int32 up to the last that fits, then int64,
+// as harel's driver writes them.
+func testLargeIndexes(t *testing.T, b *bundle) {
+	for _, id := range []string{"appended", "committed"} {
+		exe := &Execution{Header: mongostore.Header{ID: id, DefinitionID: "D", Status: "RUNNING"}}
+		_, err := b.store.Commit(t.Context(), exe, mongostore.Changes{})
+		require.NoError(t, err)
+		require.NoError(t, b.store.AppendTrace(t.Context(), id, bson.D{{Key: "index", Value: int32(math.MaxInt32 - 2)}}))
+		for i, next := range []bson.Type{bson.TypeInt32, bson.TypeInt64, bson.TypeInt64} {
+			step := bson.D{{Key: "event_kind", Value: "Next"}}
+			if id == "appended" {
+				err = b.store.AppendTrace(t.Context(), id, step)
+			} else {
+				_, err = b.store.Commit(t.Context(), exe, mongostore.Changes{Trace: step})
+			}
+			require.NoError(t, err)
+			doc := b.documents(t)[id]
+			steps := elementsOf(t, doc, "trace")
+			index := steps[len(steps)-1].Document().Lookup("index")
+			require.EqualValues(t, math.MaxInt32-1+i, index.AsInt64())
+			require.Equal(t, narrowest(index.AsInt64()), index.Type)
+			require.Equal(t, next, doc.Lookup("trace_next").Type)
+			require.EqualValues(t, math.MaxInt32+i, doc.Lookup("trace_next").AsInt64())
+		}
+		b.requireSameTrace(t, id)
+	}
+}
+
+// narrowest is the type that harel's driver writes an integer as.
+func narrowest(n int64) bson.Type {
+	if n > math.MaxInt32 {
+		return bson.TypeInt64
+	}
+	return bson.TypeInt32
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"math"
-	"time"
 
 	"github.com/execstore/mongostore"
 	"github.com/execstore/mongostore/internal/interop"
@@ -137,7 +135,7 @@ func (c commit) changes() (ch mongostore.Changes, err error) {
 		ch.Emits = append(ch.Emits, emit)
 	}
 	for _, t := range c.Timers {
-		ch.Timers = append(ch.Timers, mongostore.TimerOp{Path: t.Path, FireAt: at(t.FireAt), Cancel: t.Action != "schedule"})
+		ch.Timers = append(ch.Timers, mongostore.TimerOp{Path: t.Path, FireAt: interop.TimeOf(t.FireAt), Cancel: t.Action != "schedule"})
 	}
 	for _, raw := range c.Spawns {
 		var spawn mongostore.Spawn
@@ -154,11 +152,4 @@ func (c commit) changes() (ch mongostore.Changes, err error) {
 		ch.Trace, err = step, errors.Join(err, traceErr)
 	}
 	return ch, err
-}
-
-// at reads harel's seconds. A timer is kept to the microsecond, so that a runner
-// whose clock is finer finds its times rounded.
-func at(seconds float64) time.Time {
-	whole, fraction := math.Modf(seconds)
-	return time.Unix(int64(whole), int64(math.Round(fraction*1e6))*1000)
 }

@@ -110,7 +110,7 @@ func (b *bridge) ackSpawn(ctx context.Context, args bySeq) (nothing, error) {
 }
 
 func (b *bridge) dueTimers(ctx context.Context, args struct{ Now float64 }) ([][3]any, error) {
-	due, err := b.store.DueTimers(ctx, at(args.Now), everything)
+	due, err := b.store.DueTimers(ctx, interop.TimeOf(args.Now), everything)
 	out := [][3]any{}
 	for _, t := range due {
 		out = append(out, [3]any{t.ExecutionID, t.Path, fireAt(t)})
@@ -128,5 +128,5 @@ func (b *bridge) deleteTimer(ctx context.Context, args struct {
 	ID, Path string
 	FireAt   float64 `json:"fire_at"`
 }) (nothing, error) {
-	return nothing{}, b.store.DeleteTimer(ctx, mongostore.Timer{ExecutionID: args.ID, Path: args.Path, FireAt: at(args.FireAt)})
+	return nothing{}, b.store.DeleteTimer(ctx, mongostore.Timer{ExecutionID: args.ID, Path: args.Path, FireAt: interop.TimeOf(args.FireAt)})
 }

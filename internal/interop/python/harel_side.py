@@ -110,6 +110,12 @@ class Side:
     def carry_on(self):
         self._engine.carry_on()
 
+    def start_sessions(self, times):
+        self._engine.start_sessions(times)
+
+    def expire_sessions(self):
+        self._engine.expire_sessions()
+
     def recover(self, definition):
         self._engine.runner.recover(definition)
 

@@ -26,12 +26,11 @@ CONTEXT = {
 class Clock:
     """A clock to move by hand."""
 
-    def __init__(self, digits=None):
+    def __init__(self):
         self.now = START
-        self._digits = digits
 
     def __call__(self):
-        return self.now if self._digits is None else round(self.now, self._digits)
+        return self.now
 
 
 class NoTransport:
@@ -134,6 +133,15 @@ class Engine:
         self._process("timed-hop", "Back")
         self.clock.now += 31
         self.runner.fire_due_timers()
+        self.clock.now += 2000
+        self.runner.fire_due_timers()
+
+    def start_sessions(self, times):
+        for n in range(times):  # at times with all sorts of fractions
+            self._create("Session", "session-%d" % n)
+            self.clock.now += 0.0123457
+
+    def expire_sessions(self):
         self.clock.now += 2000
         self.runner.fire_due_timers()
 
