@@ -136,7 +136,7 @@ func (s *Store) land(ctx context.Context, h *Header, a *attempt) error {
 func (s *Store) landInTransaction(ctx context.Context, h *Header, a *attempt) error {
 	matched, err := s.send(ctx, a)
 	if err != nil {
-		return wrapErr("commit", a.plan.id, err)
+		return wrapErr("commit", a.plan.id, s.nameDamage(ctx, a, err))
 	}
 	if matched {
 		return nil

@@ -51,6 +51,27 @@ func (s *Store) whyStuck(ctx context.Context, a *attempt) error {
 	return stuck
 }
 
+// nameDamage gives the damaged field that made the server refuse an update, else
+// the server's own error. In a transaction null is damage too: the refusal has ended
+// the transaction, so nothing can be mended in it.
+func (s *Store) nameDamage(ctx context.Context, a *attempt, cause error) error {
+	if !hasCode(cause, codeBadValue, codeTypeMismatch, codePathNotViable) {
+		return cause
+	}
+	ctx, cancel := s.bounded(outside(ctx))
+	defer cancel()
+	doc, err := s.executions.FindOne(ctx, byID(a.plan.id), options.FindOne().SetProjection(containerTypes)).Raw()
+	if err != nil {
+		return cause
+	}
+	for _, c := range containers {
+		if found, _ := text(doc.Lookup(c.field)); found != c.kind && found != "missing" {
+			return &DamagedError{ExecutionID: a.plan.id, Field: c.field, Reason: "is " + found + ", not " + c.kind, cause: cause}
+		}
+	}
+	return cause
+}
+
 // needs names the field that was projected as key, unless it is missing or sound.
 func (r *reader) needs(key, field string, sound func(bson.RawValue) bool) {
 	if v := r.doc.Lookup(key); !missing(v) && !sound(v) {

@@ -262,9 +262,9 @@ func (s *Store) ack(ctx context.Context, acks *ackSet) error {
 	if err != nil {
 		return err
 	}
-	lost, err := s.ackOnce(ctx, acks)
+	lost, err := s.ackOnce(ctx, acks, inTransaction)
 	if isOpen(err) && !inTransaction && ctx.Err() == nil {
-		lost, err = s.ackOnce(ctx, acks)
+		lost, err = s.ackOnce(ctx, acks, inTransaction)
 	}
 	if err != nil {
 		return wrapErr("ack "+acks.kind.array(), acks.order[0].id, err)
@@ -275,7 +275,9 @@ func (s *Store) ack(ctx context.Context, acks *ackSet) error {
 	return nil
 }
 
-func (s *Store) ackOnce(ctx context.Context, acks *ackSet) (lost []string, err error) {
+// ackOnce goes past what is no array, where there is no entry to remove; in a
+// transaction it must not, because the server has ended the transaction with it.
+func (s *Store) ackOnce(ctx context.Context, acks *ackSet, inTransaction bool) (lost []string, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	var plain []mongo.WriteModel
@@ -286,8 +288,8 @@ func (s *Store) ackOnce(ctx context.Context, acks *ackSet) (lost []string, err e
 			continue
 		}
 		res, err := s.executions.UpdateOne(ctx, filter, update)
-		if isDamagedArray(err) {
-			continue // there is no entry in what is no array
+		if isDamagedArray(err) && !inTransaction {
+			continue
 		}
 		if err != nil {
 			return nil, err
@@ -299,7 +301,7 @@ func (s *Store) ackOnce(ctx context.Context, acks *ackSet) (lost []string, err e
 	if len(plain) > 0 {
 		_, err = s.executions.BulkWrite(ctx, plain, options.BulkWrite().SetOrdered(false))
 	}
-	if isDamagedArray(err) {
+	if isDamagedArray(err) && !inTransaction {
 		err = nil
 	}
 	return lost, err

@@ -33,7 +33,14 @@ func Exercise(t *testing.T, server func(testing.TB) *mongotest.Server, opts ...*
 		"Inspect": exerciseInspect, "Delete": exerciseDelete, "Adopt": exerciseAdopt, "Setup": exerciseSetup, "Lifecycle": exerciseLifecycle,
 		"Counters": exerciseCounters, "Size": exerciseSize, "Payload": exercisePayload, "Foreign": exerciseForeign,
 		"Damaged": exerciseDamaged, "DamagedFields": exerciseDamagedFields,
-		"BadInput": exerciseBadInput, "Config": exerciseConfig,
+		"BadInput": exerciseBadInput, "Config": exerciseConfig, "ClientOptions": exerciseClientOptions,
+		"Concurrency": exerciseConcurrency, "History": exerciseHistory,
+	}
+	if h.hasTransactions {
+		topics["Transactions"] = exerciseTransactions
+	}
+	if len(opts) > 0 {
+		delete(topics, "ClientOptions") // it has clients of its own
 	}
 	for name, exercise := range topics {
 		t.Run(name, func(t *testing.T) {
