@@ -12,8 +12,10 @@ FUZZTIME  ?= 10s
 COVERAGE  ?= 90
 COVERFILE ?= cover.out
 
-WITHMONGO = $(GO) run ./internal/mongotest/cmd/withmongo
-REPORT    = $(GO) run ./scripts/testreport $(if $(SKIPS),-skips $(SKIPS))
+# Built, not `go run`: that would add a line to each message and swallow exit codes.
+TOOLS     = $(GO) build -o .bin/ ./internal/mongotest/cmd/withmongo ./scripts/testreport
+WITHMONGO = .bin/withmongo
+REPORT    = .bin/testreport $(if $(SKIPS),-skips $(SKIPS))
 GOLANGCI  = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOFILES   = $(shell git ls-files '*.go')
 
@@ -28,11 +30,13 @@ help: ## list the targets
 .PHONY: demo
 demo: ## run 1,000 orders on a real server while workers are killed, and check that nothing got lost
 	@echo "mongostore: building the demo"
-	@$(WITHMONGO) -only standalone -- $(GO) run ./examples/orders $(ARGS)
+	@$(TOOLS) && $(GO) build -o .bin/ ./examples/orders
+	@$(WITHMONGO) -only standalone -- .bin/orders $(ARGS)
 
 .PHONY: test
 test: ## run all tests on a standalone and a replica set of one, under the race detector where there is one
 	@echo "mongostore: building the tests, $(if $(RACE),with -race,WITHOUT -race: it needs cgo and a C compiler)"
+	@$(TOOLS)
 	@$(REPORT) -- $(WITHMONGO) -- $(GO) test -json -timeout 20m $(RACE) $(TESTFLAGS) $(PKGS)
 
 .PHONY: test/long
@@ -47,6 +51,7 @@ cover: ## run all tests and fail if they cover less than COVERAGE percent of the
 
 .PHONY: fuzz
 fuzz: ## fuzz each target for FUZZTIME
+	@$(TOOLS)
 	@$(WITHMONGO) -only standalone -- env GO='$(GO)' scripts/fuzz $(FUZZTIME)
 
 .PHONY: bench

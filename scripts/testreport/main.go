@@ -29,11 +29,17 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	if err := run(*skips, flag.Args(), os.Stdout); err != nil {
+	err := run(*skips, flag.Args(), os.Stdout)
+	if err != nil && !errors.Is(err, errSilent) {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
+	}
+	if err != nil {
 		os.Exit(1)
 	}
 }
+
+// errSilent needs no words of ours.
+var errSilent = errors.New("the command failed before any test")
 
 func run(skips string, command []string, out io.Writer) error {
 	allowed, err := readNames(skips)
@@ -41,9 +47,16 @@ func run(skips string, command []string, out io.Writer) error {
 		return err
 	}
 	// A Ctrl-C reaches the command too; here it only must not cut the report.
-	signal.Ignore(os.Interrupt, syscall.SIGTERM)
+	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM)
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdin, cmd.Stderr = os.Stdin, os.Stderr
+	// go test leaves its folder behind when it is interrupted while it builds.
+	folder, err := os.MkdirTemp("", "testreport-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(folder) }() // nothing to be done about it
+	cmd.Env = append(os.Environ(), "GOTMPDIR="+folder)
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -54,6 +67,9 @@ func run(skips string, command []string, out io.Writer) error {
 	r := newReport(out)
 	readErr := r.read(stdout)
 	waitErr := cmd.Wait()
+	if waitErr != nil && !r.began {
+		return errSilent // the command has said why
+	}
 	r.print()
 	return errors.Join(readErr, r.verdict(allowed), waitErr)
 }

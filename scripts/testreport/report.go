@@ -32,6 +32,7 @@ type report struct {
 	failed  []key
 	skipped []skip
 	open    map[string]bool // packages that have not ended
+	began   bool            // there was an event
 }
 
 type skip struct {
@@ -64,6 +65,7 @@ func (r *report) read(from io.Reader) error {
 }
 
 func (r *report) add(e event) {
+	r.began = true
 	k := key{e.Package, e.Test}
 	if e.ImportPath != "" {
 		k.pkg = "build of " + e.ImportPath
