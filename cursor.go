@@ -15,7 +15,6 @@ type cursor struct {
 }
 
 func (o ListOptions) digest() []byte {
-	o.Limit, o.Cursor = 0, ""
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q %t %d %d", o.DefinitionID, o.ParentID, o.IDPrefix, o.Statuses, o.RootsOnly,
 		o.UpdatedBefore.UnixMicro(), o.FinishedBefore.UnixMicro()))
 	return sum[:8]

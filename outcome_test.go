@@ -18,11 +18,10 @@ import (
 
 // behind is a store whose client sits behind a proxy, and one that does not.
 type behind struct {
-	proxy       *mongotest.Proxy
-	store       *mongostore.Store // through the proxy
-	direct      *mongostore.Store
-	executions  *mongo.Collection // direct
-	retryWrites bool
+	proxy      *mongotest.Proxy
+	store      *mongostore.Store // through the proxy
+	direct     *mongostore.Store
+	executions *mongo.Collection // direct
 }
 
 func newBehind(t *testing.T, server *mongotest.Server, cfg mongostore.Config) *behind {
