@@ -9,8 +9,8 @@ import (
 	"github.com/execstore/mongostore/internal/storetest"
 )
 
-// TestContract runs the contract suite on both kinds of server, and once more on
-// each with a client that is set up as no plain one is (BH-12, BH-15).
+// TestContract runs the contract suite on both kinds of server, and once more with
+// clients that are set up as no plain one is (BH-12, BH-15).
 func TestContract(t *testing.T) {
 	t.Parallel()
 	for name, run := range map[string]struct {
@@ -19,7 +19,6 @@ func TestContract(t *testing.T) {
 	}{
 		"Standalone":                         {server: mongotest.Standalone},
 		"ReplicaSet":                         {server: mongotest.ReplicaSet},
-		"BH-12_StandaloneForeignClient":      {mongotest.Standalone, []*options.ClientOptions{storetest.EveryClientOption()}},
 		"BH-12_ReplicaSetForeignClient":      {mongotest.ReplicaSet, []*options.ClientOptions{storetest.EveryClientOption()}},
 		"BH-15_ReplicaSetWithoutRetryWrites": {mongotest.ReplicaSet, []*options.ClientOptions{options.Client().SetRetryWrites(false)}},
 	} {

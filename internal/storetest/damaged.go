@@ -93,12 +93,12 @@ var damagedTests = tests{
 	},
 
 	"AnExecutionIsUsableAgainOnceItIsRepairedByHand": func(t *testing.T, b *bundle) {
-		o := b.create(t, "o-1", b.everything("ev-1"))
+		b.create(t, "o-1", b.everything("ev-1"))
 		for _, field := range []string{"outbox", "spawns", "processed", "timers", "trace", "commits"} {
 			good := b.doc(t, "o-1").Lookup(field)
 			b.set(t, "o-1", d(field, "damaged"))
 			ch := b.everything("ev-2")
-			o = b.load(t, "o-1")
+			o := b.load(t, "o-1")
 			_, err := b.store.Commit(t.Context(), o, ch)
 			requireDamaged(t, err, "o-1", field)
 			if field != "commits" { // beside acks and emits of one kind the update is another

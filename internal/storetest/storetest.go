@@ -39,8 +39,9 @@ func Exercise(t *testing.T, server func(testing.TB) *mongotest.Server, opts ...*
 	if h.hasTransactions {
 		topics["Transactions"] = exerciseTransactions
 	}
-	if len(opts) > 0 {
-		delete(topics, "ClientOptions") // it has clients of its own
+	if len(opts) > 0 { // a suite once more: without what has clients of its own, and what is only large
+		delete(topics, "ClientOptions")
+		delete(topics, "Size")
 	}
 	for name, exercise := range topics {
 		t.Run(name, func(t *testing.T) {
