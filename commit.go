@@ -157,7 +157,7 @@ func (s *Store) send(ctx context.Context, a *attempt) (matched bool, err error) 
 	if a.mode == insert {
 		doc := s.document(a)
 		if len(doc) > maxDocument { // the server's answer has no code of its own for this
-			return false, tooLarge("commit", a.plan.id)
+			return false, tooLarge("commit", a.plan.id, len(doc))
 		}
 		_, err = s.executions.InsertOne(ctx, doc)
 		return err == nil, err

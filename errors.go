@@ -30,7 +30,8 @@ var (
 	// 16 MiB. Nothing was written.
 	ErrTooLarge = errors.New("mongostore: too large")
 	// ErrLeaseLost is returned when the lease named by a token is not held any more.
-	// The error is a *LeaseLostError.
+	// The error is a *LeaseLostError. Leases are planned; only entries with a Token
+	// can give it.
 	ErrLeaseLost = errors.New("mongostore: lease lost")
 	// ErrInvalid is returned for input that can never succeed, before anything is
 	// written. The error is a *ValidationError.
@@ -57,6 +58,9 @@ type ConflictError struct {
 
 // Error tells the id and both versions.
 func (e *ConflictError) Error() string {
+	if e.Is(ErrExists) {
+		return fmt.Sprintf("mongostore: execution %q exists already, at version %d", e.ExecutionID, e.Actual)
+	}
 	found := "none"
 	if e.Actual != 0 {
 		found = "version " + strconv.FormatInt(e.Actual, 10)
@@ -84,7 +88,7 @@ func (e *ConflictError) Is(target error) bool {
 // LeaseLostError names what was claimed by somebody else, or freed, before this
 // call. It matches ErrLeaseLost. Nothing of what it names was changed.
 type LeaseLostError struct {
-	// IDs are execution ids, or delivery ids from package outbox.
+	// IDs are the executions.
 	IDs []string
 }
 
@@ -236,8 +240,9 @@ func wrapErr(op, id string, err error) error {
 	return wrapped
 }
 
-func tooLarge(op, id string) error {
-	return &opError{op: op, id: id, sentinel: ErrTooLarge}
+func tooLarge(op, id string, bytes int) error {
+	cause := fmt.Errorf("%d bytes, one document holds %d; Inspect shows what is in it", bytes, maxDocument)
+	return &opError{op: op, id: id, sentinel: ErrTooLarge, cause: cause}
 }
 
 // hasCode reports whether the server answered with one of the codes.

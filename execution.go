@@ -67,7 +67,7 @@ type Changes struct {
 type Emit struct {
 	// TargetID is the execution to deliver to; empty: no target.
 	TargetID string
-	// Event is encoded by Config.Codec; a json.RawMessage is stored as it is.
+	// Event is encoded by Config.Codec, nil too; a json.RawMessage is stored as it is.
 	Event any
 }
 

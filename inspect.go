@@ -21,13 +21,14 @@ type Inspection struct {
 	Outbox []OutboxEntry
 	Spawns []SpawnEntry
 	Timers []Timer
-	// Dead are entries that a relay gave up.
+	// Dead is for the relay that is planned: entries that it gave up.
 	Dead []DeadLetter
 	// Trace are the kept steps, oldest first; ReadTrace decodes them by json tags too.
 	Trace []bson.Raw
 	// Processed counts the event ids kept; Bytes is the size of the document.
 	Processed, Bytes int
-	// LeasedUntil is the end of the lease that a relay holds; zero: free.
+	// LeasedUntil is the end of the lease that a relay holds; zero: free, until there
+	// are leases.
 	LeasedUntil time.Time
 }
 

@@ -79,7 +79,7 @@ func (s *Store) planCommit(h *Header, exe Execution, ch *Changes) (*plan, error)
 	}
 	size := p.size()
 	if size > maxDocument {
-		return nil, tooLarge("commit", h.ID)
+		return nil, tooLarge("commit", h.ID, size)
 	}
 	if s.cfg.WarnBytes > 0 && size > s.cfg.WarnBytes {
 		s.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "mongostore: large commit",

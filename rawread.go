@@ -155,12 +155,28 @@ func encodeBSON(v any) (bson.Raw, error) {
 	if raw, ok := v.(bson.Raw); ok {
 		return bytes.Clone(raw), raw.Validate()
 	}
+	if !isDocument(v) {
+		return nil, fmt.Errorf("%T is no document; give a struct, a map or a bson.D", v)
+	}
 	w := bsonWriters.Get().(*bsonWriter)
 	if err := w.enc.Encode(v); err != nil {
 		return nil, err // and the writer stays away: it may be in the middle of a document
 	}
 	defer w.free()
 	return bytes.Clone(w.buf.Bytes()), nil
+}
+
+// isDocument is whether v can be a document at all: text, numbers and lists cannot.
+func isDocument(v any) bool {
+	switch v.(type) {
+	case bson.D, bson.Marshaler, bson.ValueMarshaler:
+		return true
+	}
+	t := reflect.TypeOf(v)
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t.Kind() == reflect.Struct || t.Kind() == reflect.Map || t == reflect.TypeFor[bson.D]() || t == reflect.TypeFor[bson.Raw]()
 }
 
 // bsonWriter is an encoder with its buffer, kept for the next document.

@@ -1,6 +1,7 @@
 package mongostore
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 
@@ -14,21 +15,32 @@ type indexSpec struct {
 	name   string
 	keys   bson.D
 	sparse bool
+	only   string // the field that a document must have to be in a partial index
 }
 
-// indexes are those of the executions collection. The sparse ones hold only
-// documents that owe something, so an idle execution costs them nothing.
+// indexes are those of the executions collection. The sparse and partial ones hold
+// only documents that owe something, or are finished, so a running execution that
+// owes nothing costs them nothing. With _id in it an index cannot be sparse: every
+// document has one, hence partial.
 var indexes = []indexSpec{
-	{"status_id", ascending("status", "_id"), false},
-	{"definition_id", ascending("definition_id", "_id"), false},
-	{"definition_status_id", ascending("definition_id", "status", "_id"), false},
-	{"parent_id", ascending("parent_id", "_id"), false},
-	{"outbox_seq", ascending("outbox.seq"), true},
-	{"spawns_seq", ascending("spawns.seq"), true},
-	{"timer_at", ascending("timer_at"), true},
-	{"due_at", ascending("due_at"), true},
-	{"finished_at_id", ascending("finished_at", "_id"), true},
-	{"dead_at", ascending("dead.at"), true},
+	{name: "status_id", keys: ascending("status", "_id")},
+	{name: "definition_id", keys: ascending("definition_id", "_id")},
+	{name: "definition_status_id", keys: ascending("definition_id", "status", "_id")},
+	{name: "parent_id", keys: ascending("parent_id", "_id")},
+	{name: "outbox_seq", keys: ascending("outbox.seq"), sparse: true},
+	{name: "spawns_seq", keys: ascending("spawns.seq"), sparse: true},
+	{name: "timer_at", keys: ascending("timer_at"), sparse: true},
+	{name: "due_at", keys: ascending("due_at"), sparse: true},
+	{name: "finished_at_id", keys: ascending("finished_at", "_id"), only: "finished_at"},
+	{name: "dead_at", keys: ascending("dead.at"), sparse: true},
+}
+
+// partial is the filter of a partial index; nil: it is none.
+func (want indexSpec) partial() bson.Raw {
+	if want.only == "" {
+		return nil
+	}
+	return mustEncode(bson.D{{Key: want.only, Value: bson.D{{Key: "$exists", Value: true}}}})
 }
 
 func ascending(fields ...string) (keys bson.D) {
@@ -89,6 +101,9 @@ func (s *Store) createIndexes(ctx context.Context) error {
 		if want.sparse {
 			opts.SetSparse(true)
 		}
+		if want.only != "" {
+			opts.SetPartialFilterExpression(want.partial())
+		}
 		models = append(models, mongo.IndexModel{Keys: want.keys, Options: opts})
 	}
 	_, err = s.executions.Indexes().CreateMany(ctx, models)
@@ -134,7 +149,7 @@ func (s *Store) findIndex(want indexSpec, have []bson.Raw) (bool, error) {
 		if difference == "" {
 			return true, nil
 		}
-		if name == want.name || !isPartial(index) {
+		if name == want.name || isPartial(index) == (want.only != "") {
 			problem = invalid(s.executions.Name()+"."+name, difference)
 		}
 	}
@@ -150,7 +165,10 @@ func (want indexSpec) difference(index bson.Raw, sameKeys bool) string {
 	case sparse != want.sparse:
 		return fmt.Sprintf("has sparse %t, needed is %t", sparse, want.sparse)
 	}
-	for _, option := range []string{"unique", "hidden", "partialFilterExpression", "collation", "expireAfterSeconds"} {
+	if have, _ := index.Lookup("partialFilterExpression").DocumentOK(); !bytes.Equal(have, want.partial()) {
+		return fmt.Sprintf("has the partial filter %v, needed is %v", have, want.partial())
+	}
+	for _, option := range []string{"unique", "hidden", "collation", "expireAfterSeconds"} {
 		v := index.Lookup(option)
 		if on, isBool := v.BooleanOK(); v.Type != 0 && (!isBool || on) {
 			return fmt.Sprintf("has %s %s, needed is none", option, v)

@@ -40,7 +40,7 @@ func (s *Store) AppendTrace(ctx context.Context, id string, step any) error {
 		return wrapErr("append trace to", id, err)
 	}
 	if len(doc) > maxDocument {
-		return tooLarge("append trace to", id)
+		return tooLarge("append trace to", id, len(doc))
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()

