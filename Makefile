@@ -29,13 +29,13 @@ help: ## list the targets
 
 .PHONY: demo
 demo: ## run 1,000 orders on a real server while workers are killed, and check that nothing got lost
-	@echo "mongostore: building the demo"
+	@echo "mongostore: building the demo (the first time this takes minutes)"
 	@$(TOOLS) && $(GO) build -o .bin/ ./examples/orders
 	@$(WITHMONGO) -only standalone -- .bin/orders $(ARGS)
 
 .PHONY: test
 test: ## run all tests on a standalone and a replica set of one, under the race detector where there is one
-	@echo "mongostore: building the tests, $(if $(RACE),with -race,WITHOUT -race: it needs cgo and a C compiler)"
+	@echo "mongostore: building the tests (the first time this takes minutes), $(if $(RACE),with -race,WITHOUT -race: it needs cgo and a C compiler)"
 	@$(TOOLS)
 	@$(REPORT) -- $(WITHMONGO) -- $(GO) test -json -timeout 20m $(RACE) $(TESTFLAGS) $(PKGS)
 

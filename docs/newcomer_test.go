@@ -28,6 +28,27 @@ func blocks(text, language string) []string {
 	return found
 }
 
+// deliver is what the README's loop stands in, to see that it compiles.
+const deliver = `package main
+
+import (
+	"context"
+
+	"github.com/execstore/mongostore"
+)
+
+type Bill struct{ mongostore.Header }
+
+func (*Bill) Handle(mongostore.OutboxEntry) error { return nil }
+
+func deliver(ctx context.Context, store *mongostore.Store) error {
+	var bill Bill
+LOOP	return err
+}
+
+var _ = deliver
+`
+
 // TestNewcomer goes the way of the README: an empty module, one replace, the program
 // as it stands there, run twice. Only the server's address and the name of the
 // database are the test's own.
@@ -37,13 +58,14 @@ func TestNewcomer(t *testing.T) {
 	_, database := server.Database(t)
 	readme := read(t, "README.md")
 	programs, prints := blocks(readme, "go"), blocks(readme, "text")
-	require.Len(t, programs, 1)
+	require.Len(t, programs, 2, "the program and the loop that delivers")
 	require.Len(t, prints, 2)
 	program := replaceOnce(t, programs[0], "mongodb://localhost:27017", server.URI())
 	program = replaceOnce(t, program, `"shop"`, `"`+database+`"`)
 
 	module := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(module, "main.go"), []byte(program), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(module, "deliver.go"), []byte(strings.Replace(deliver, "LOOP", programs[1], 1)), 0o600))
 	clone, err := filepath.Abs(root)
 	require.NoError(t, err)
 	shell := blocks(readme, "sh")
