@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/execstore/mongostore"
+	"github.com/execstore/mongostore/internal/mongotest"
 )
 
 // exerciseAdopt: documents of harel get the fields that listings and sweeps go by.
@@ -151,6 +152,28 @@ var adoptTests = tests{
 		require.EqualValues(t, 450, b.adopt(t))
 		require.Len(t, b.due(t, 1000, 1000), 450)
 		require.EqualValues(t, 0, b.adopt(t))
+	},
+
+	"DoesNotWriteOverACommitThatWasFaster": func(t *testing.T, b *bundle) {
+		b.insert(t, harel("o-1", `{"id":"o-1","status":"RUNNING"}`, d("Wait", 500)))
+		proxy := mongotest.NewProxy(t, b.server.Addr(t))
+		store := b.on(t, mongotest.Connect(t, proxy.URI()), func(*mongostore.Config) {})
+		release := make(chan struct{})
+		reached := holdOnce(proxy, "update", release)
+		adopted := make(chan error)
+		go func() {
+			_, err := store.Adopt(t.Context())
+			adopted <- err
+		}()
+		<-reached // it has read the document
+		o := b.load(t, "o-1")
+		o.Status = "DONE"
+		b.commit(t, o, arms(arm("Wait", 300)))
+		close(release)
+		require.NoError(t, <-adopted)
+		require.Equal(t, []string{"o-1"}, b.list(t, mongostore.ListOptions{Statuses: []string{"DONE"}}))
+		require.Equal(t, 300.0, b.doc(t, "o-1").Lookup("timer_at").Double())
+		b.checkInvariants(t)
 	},
 
 	"IsSafeWhileWritersRun": func(t *testing.T, b *bundle) {

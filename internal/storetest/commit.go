@@ -141,10 +141,13 @@ var commitTests = tests{
 		o := b.create(t, "o-1")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := b.store.Commit(ctx, o, b.everything("ev-1"))
-		require.ErrorIs(t, err, context.Canceled)
-		require.NotErrorIs(t, err, mongostore.ErrUnknownOutcome)
-		require.EqualValues(t, 1, o.Version)
+		for _, ch := range []mongostore.Changes{{}, b.everything("ev-1")} {
+			_, err := b.store.Commit(ctx, o, ch)
+			require.ErrorIs(t, err, context.Canceled)
+			require.NotErrorIs(t, err, mongostore.ErrUnknownOutcome)
+			require.EqualValues(t, 1, o.Version)
+			require.EqualValues(t, 1, b.doc(t, "o-1").Lookup("version").AsInt64())
+		}
 		require.Zero(t, b.counter(t, "outbox"), "no number was taken")
 		b.commit(t, o, mongostore.Changes{})
 	},

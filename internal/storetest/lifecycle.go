@@ -81,15 +81,8 @@ var lifecycleTests = tests{
 	"CloseWaitsForCallsThatAreUnderWayUntilCtxEnds": func(t *testing.T, b *bundle) {
 		proxy := mongotest.NewProxy(t, b.server.Addr(t))
 		store := b.on(t, mongotest.Connect(t, proxy.URI()), func(*mongostore.Config) {})
-		release, held := make(chan struct{}), make(chan struct{})
-		hold := mongotest.Once(mongotest.Hold(release), "findAndModify")
-		proxy.OnRequest(func(m *mongotest.Message) mongotest.Action {
-			action := hold(m)
-			if m.Command == "findAndModify" {
-				close(held)
-			}
-			return action
-		})
+		release := make(chan struct{})
+		held := holdOnce(proxy, "findAndModify", release)
 		ended := make(chan error)
 		go func() {
 			_, err := store.Commit(t.Context(), newOrder("o-1"), emit(1))
@@ -103,4 +96,19 @@ var lifecycleTests = tests{
 		require.NoError(t, <-ended)
 		require.NoError(t, store.Close(t.Context()))
 	},
+}
+
+// holdOnce holds the next command of that name until release is closed, and says when
+// it has come.
+func holdOnce(proxy *mongotest.Proxy, command string, release <-chan struct{}) (held <-chan struct{}) {
+	came := make(chan struct{})
+	hold := mongotest.Once(mongotest.Hold(release), command)
+	proxy.OnRequest(func(m *mongotest.Message) mongotest.Action {
+		action := hold(m)
+		if action != mongotest.Pass {
+			close(came)
+		}
+		return action
+	})
+	return came
 }
