@@ -11,6 +11,7 @@ type attempt struct {
 
 	traceIndex  int64
 	traceStored bool // the document has a trace_next
+	serverTrace bool // the server numbers the step
 
 	alreadyProcessed bool // the event id is in the document: do not add it again
 	ackedTimers      []ackedTimer
@@ -38,7 +39,9 @@ func newAttempt(h *Header, p *plan) *attempt {
 		a.base = known{traceNext: unknownTrace}
 	}
 	a.base.open = nil
-	a.ackedTimers = p.acks.timers
+	if !p.acks.ambiguous {
+		a.ackedTimers = p.acks.timers
+	}
 	a.traceIndex, a.traceStored = a.base.traceNext, a.base.traceNext >= 0
 	return a
 }
@@ -78,12 +81,15 @@ func (a *attempt) landed(h *Header) CommitResult {
 	if a.trace != nil {
 		traceNext = a.traceIndex + 1
 	}
+	if a.serverTrace {
+		traceNext = unknownTrace
+	}
 	high := a.base.seqHigh
 	for kind := range high {
 		high[kind] = max(high[kind], a.last(seqKind(kind)))
 	}
 	h.Version = a.old + 1
-	h.known = known{version: h.Version, slot: a.id, stored: a.fields, current: true, traceNext: traceNext, seqHigh: high}
+	h.known = known{id: a.plan.id, version: h.Version, slot: a.id, stored: a.fields, current: true, traceNext: traceNext, seqHigh: high}
 	return CommitResult{
 		Version:      h.Version,
 		OutboxSeqs:   a.numbers(outboxSeq),

@@ -34,7 +34,7 @@ func (s *Store) CreateChild(ctx context.Context, e SpawnEntry, child Execution, 
 	}
 	h.ID, h.ParentID = e.ChildID, e.ParentID
 	res, err := s.Commit(ctx, child, ch)
-	if !errors.Is(err, ErrExists) {
+	if !errors.Is(err, ErrConflict) { // also an earlier try of our own, with other contents
 		return res, err
 	}
 	parent, version, readErr := s.parentOf(ctx, e.ChildID)

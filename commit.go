@@ -72,6 +72,11 @@ func (s *Store) prepare(ctx context.Context, h *Header, p *plan, inTransaction b
 			return nil, err
 		}
 	}
+	if p.acks.ambiguous {
+		if err := s.readAckedTimers(ctx, a); err != nil {
+			return nil, err
+		}
+	}
 	if inTransaction && p.old == 0 {
 		// E11000 would kill the caller's transaction, so look first.
 		if _, err := s.judge(ctx, h, a); err != nil {
@@ -107,20 +112,23 @@ func (s *Store) number(ctx context.Context, a *attempt) (err error) {
 // land sends the attempt until it has landed or has not.
 func (s *Store) land(ctx context.Context, h *Header, a *attempt) error {
 	const tries = 4 // a miss is mended and sent again three times
-	for range tries {
+	var duplicate error
+	for try := range tries {
+		a.serverTrace = a.trace != nil && try == tries-1 && a.mode != insert // AppendTrace was faster each time
 		matched, err := s.send(ctx, a)
 		switch {
 		case matched && err == nil:
 			return nil
 		case err == nil || a.mode == insert && mongo.IsDuplicateKeyError(err):
+			duplicate = err
 			landed, err := s.judge(ctx, h, a)
-			if isOpen(err) {
+			if s.mustSettle(h, err) {
 				return s.settle(ctx, h, a, err)
 			}
 			if landed || err != nil {
 				return err
 			}
-		case isOpen(err):
+		case s.mustSettle(h, err):
 			return s.settle(ctx, h, a, err)
 		default:
 			if err := s.mendNulls(ctx, a, err); err != nil {
@@ -128,7 +136,16 @@ func (s *Store) land(ctx context.Context, h *Header, a *attempt) error {
 			}
 		}
 	}
+	if duplicate != nil {
+		return wrapErr("commit", a.plan.id, duplicate) // by an index of somebody else's
+	}
 	return s.whyStuck(ctx, a)
+}
+
+// mustSettle: the write may have landed, or an earlier try of it may have, and the
+// server cannot be asked right now.
+func (s *Store) mustSettle(h *Header, err error) bool {
+	return isOpen(err) || h.openTries() != nil && neverSent(err)
 }
 
 // landInTransaction sends once: what goes wrong is for the caller's transaction to

@@ -176,7 +176,9 @@ func (s *Store) incrementer(kind seqKind) func(context.Context, int64, int64) (i
 			return last, err
 		}
 		raise := bson.D{{Key: "$max", Value: bson.D{{Key: "n", Value: above}}}}
-		if _, err := s.counters.UpdateOne(ctx, bson.D{{Key: "_id", Value: kind.String()}}, raise); err != nil {
+		raising, cancel := s.bounded(ctx)
+		defer cancel()
+		if _, err := s.counters.UpdateOne(raising, byID(kind.String()), raise); err != nil {
 			return 0, err
 		}
 		return s.increment(ctx, kind, count)

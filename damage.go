@@ -2,6 +2,7 @@ package mongostore
 
 import (
 	"context"
+	"errors"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -47,6 +48,9 @@ func (s *Store) whyStuck(ctx context.Context, a *attempt) error {
 	r.needs("spawn_hi", "seq_hi.spawn", isIndex)
 	if err := r.failed(); err != nil {
 		return err
+	}
+	if a.old == 0 {
+		return &opError{op: "commit", id: a.plan.id, cause: errors.New("the document keeps changing under a first commit")}
 	}
 	return stuck
 }

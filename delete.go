@@ -1,6 +1,7 @@
 package mongostore
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -16,7 +17,9 @@ import (
 // Returns ErrConflict if the version has moved, with ErrNotFound if there is none.
 // Returns ErrDamaged if there is one whose version cannot be read.
 // Returns ErrInvalid if id is not valid or version is negative.
-// Returns ErrUnknownOutcome if the reply was lost and the server did not tell in time.
+// Returns ErrUnknownOutcome if the reply was lost and the server did not tell in
+// time. An execution that is made anew under the id before the store has looked
+// cannot be told from the one to delete.
 func (s *Store) Delete(ctx context.Context, id string, version int64) error {
 	if err := validText("id", id); err != nil {
 		return err
@@ -44,7 +47,7 @@ func (s *Store) Delete(ctx context.Context, id string, version int64) error {
 	return s.deleteTraceCounter(ctx, id)
 }
 
-func (s *Store) deleteVersion(ctx context.Context, id string, version int64) (bool, error) {
+func (s *Store) deleteVersion(ctx context.Context, id string, version int64, more ...bson.E) (bool, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	filter := append(byID(id), bson.E{Key: "version", Value: version})
@@ -52,31 +55,61 @@ func (s *Store) deleteVersion(ctx context.Context, id string, version int64) (bo
 		stub := bson.D{{Key: "version", Value: nil}, {Key: "data", Value: nil}}
 		filter = append(byID(id), bson.E{Key: "$or", Value: bson.A{bson.D{{Key: "version", Value: 0}}, stub}})
 	}
+	filter = append(filter, more...)
 	res, err := s.executions.DeleteOne(ctx, filter)
 	return err == nil && res.DeletedCount == 1, err
 }
 
-// settleDelete repeats a delete whose reply was lost: gone is what was asked for.
+// settleDelete finds out about a delete whose reply was lost: gone is what was asked
+// for. What stands at the first look is deleted, and nothing that is made after it.
 func (s *Store) settleDelete(ctx context.Context, id string, version int64, cause error) error {
 	detached, cancel := s.untilOutcome(ctx)
 	defer cancel()
-	for isOpen(cause) {
+	var first *bson.E
+	for {
+		slot, err := s.deletable(detached, id, version)
+		switch {
+		case isGone(err):
+			return s.deleteTraceCounter(detached, id)
+		case isFinal(err):
+			return err
+		case err == nil && first == nil:
+			first = &slot
+		}
+		if err == nil {
+			deleted, failed := s.deleteVersion(detached, id, version, *first)
+			if deleted {
+				return s.deleteTraceCounter(detached, id)
+			}
+			err = failed
+		}
+		cause = cmp.Or(err, cause)
 		if !pause(detached, 20*time.Millisecond) {
 			return &unknownError{id: id, cause: cause, ended: ctx.Err()}
 		}
-		var deleted bool
-		deleted, cause = s.deleteVersion(detached, id, version)
-		if cause == nil && !deleted {
-			cause = s.deleteConflict(detached, id, version)
-			if isGone(cause) {
-				cause = nil
-			}
-		}
 	}
-	if cause != nil {
-		return wrapErr("delete", id, cause)
+}
+
+// deletable reads whether the execution still stands at version, and gives the
+// condition that it is this incarnation.
+func (s *Store) deletable(ctx context.Context, id string, version int64) (same bson.E, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	doc, err := s.executions.FindOne(ctx, byID(id), options.FindOne().SetProjection(bson.D{{Key: "version", Value: 1}, {Key: "commits", Value: 1}})).Raw()
+	if err == mongo.ErrNoDocuments {
+		return same, &ConflictError{ExecutionID: id, Expected: version}
 	}
-	return s.deleteTraceCounter(detached, id)
+	if err != nil {
+		return same, err
+	}
+	if actual, _ := wholeNumber(doc.Lookup("version")); actual != version {
+		return same, &ConflictError{ExecutionID: id, Expected: version, Actual: actual}
+	}
+	same = bson.E{Key: "commits." + slotKey(version)}
+	if slot := slotOf(doc, version); slot != (commitID{}) {
+		same.Value = bson.ObjectID(slot)
+	}
+	return same, nil
 }
 
 // stubProjection tells the version, and what AppendTrace made from what lost it.
@@ -102,9 +135,16 @@ func (s *Store) deleteConflict(ctx context.Context, id string, version int64) er
 	return &ConflictError{ExecutionID: id, Expected: version, Actual: actual}
 }
 
+// deleteTraceCounter tidies up what only harel makes. The execution is gone by then,
+// so a failure is no failure of the delete.
 func (s *Store) deleteTraceCounter(ctx context.Context, id string) error {
+	inTransaction := mongo.SessionFromContext(ctx) != nil
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	_, err := s.counters.DeleteOne(ctx, byID("trace:"+id))
-	return wrapErr("delete the trace counter of", id, err)
+	if err == nil || inTransaction {
+		return wrapErr("delete the trace counter of", id, err)
+	}
+	s.cfg.Logger.Warn("mongostore: a trace counter is left behind", "execution", id, "error", err)
+	return nil
 }

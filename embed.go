@@ -37,7 +37,11 @@ func headerOf(exe Execution) (*Header, error) {
 	if v.IsNil() {
 		return nil, invalid("Execution", "is a nil "+t.String())
 	}
-	return exe.ExecutionHeader(), nil
+	h := exe.ExecutionHeader()
+	if h == nil {
+		return nil, invalid("Execution", t.String()+" has an ExecutionHeader of its own that returns nil")
+	}
+	return h, nil
 }
 
 // typeProblem says what is wrong with t; empty: nothing.

@@ -59,7 +59,7 @@ type ConflictError struct {
 // Error tells the id and both versions.
 func (e *ConflictError) Error() string {
 	if e.Is(ErrExists) {
-		return fmt.Sprintf("mongostore: execution %q exists already, at version %d", e.ExecutionID, e.Actual)
+		return fmt.Sprintf("mongostore: execution %s exists already, at version %d", quoted(e.ExecutionID), e.Actual)
 	}
 	found := "none"
 	if e.Actual != 0 {
@@ -69,7 +69,7 @@ func (e *ConflictError) Error() string {
 	if e.Own {
 		own = " (an earlier commit of this value, with other contents, has landed)"
 	}
-	return fmt.Sprintf("mongostore: conflict on execution %q: expected version %d, found %s%s", e.ExecutionID, e.Expected, found, own)
+	return fmt.Sprintf("mongostore: conflict on execution %s: expected version %d, found %s%s", quoted(e.ExecutionID), e.Expected, found, own)
 }
 
 // Is matches the sentinels that the facts stand for.
@@ -137,7 +137,7 @@ type DamagedError struct {
 
 // Error tells id, field and reason.
 func (e *DamagedError) Error() string {
-	return fmt.Sprintf("mongostore: damaged execution %q: %s: %s", e.ExecutionID, e.Field, e.Reason)
+	return fmt.Sprintf("mongostore: damaged execution %s: %s: %s", quoted(e.ExecutionID), e.Field, e.Reason)
 }
 
 // Is matches ErrDamaged.
@@ -156,7 +156,7 @@ type unknownError struct {
 }
 
 func (e *unknownError) Error() string {
-	msg := fmt.Sprintf("mongostore: unknown outcome of a write to execution %q", e.id)
+	msg := fmt.Sprintf("mongostore: unknown outcome of a write to execution %s", quoted(e.id))
 	if e.cause != nil {
 		msg += ": " + e.cause.Error()
 	}
@@ -175,6 +175,15 @@ func (e *unknownError) Unwrap() []error {
 	return out
 }
 
+// quoted is an id for a message; of a very long one the beginning.
+func quoted(id string) string {
+	const most = 256
+	if len(id) > most {
+		return strconv.Quote(id[:most]) + fmt.Sprintf("... (%d bytes)", len(id))
+	}
+	return strconv.Quote(id)
+}
+
 func invalid(field, reason string) error { return &ValidationError{Field: field, Reason: reason} }
 
 // opError is the driver's error with the operation and the id, and with the
@@ -188,7 +197,7 @@ type opError struct {
 func (e *opError) Error() string {
 	msg := "mongostore: " + e.op
 	if e.id != "" {
-		msg += fmt.Sprintf(" %q", e.id)
+		msg += " " + quoted(e.id)
 	}
 	if e.sentinel != nil {
 		msg += ": " + strings.TrimPrefix(e.sentinel.Error(), "mongostore: ")

@@ -140,8 +140,7 @@ func (s *Store) rows(ctx context.Context, opts ListOptions, after string, want i
 	if opts.Statuses != nil && len(opts.Statuses) == 0 {
 		return nil, nil
 	}
-	for {
-		missing := want - len(items)
+	for missing := want; ; missing = max(want-len(items), defaultLimit) { // many that do not match: no more small steps
 		batch, err := s.rowBatch(ctx, opts, after, missing)
 		if err != nil {
 			return nil, err

@@ -12,6 +12,7 @@ import (
 // data, so that a copy of the value remembers the same and shares nothing that
 // changes. It counts only while version is the Header's.
 type known struct {
+	id        string   // of the execution
 	version   int64    // what the rest is about; 0: nothing is known
 	slot      commitID // commits.<version mod 8>; zero: absent
 	stored    promoted // the promoted fields as they stand in the document
@@ -41,7 +42,7 @@ func (p promoted) fill(h *Header) {
 
 // recall gives what h remembers of its current version.
 func (h *Header) recall() (known, bool) {
-	if h.Version == 0 || h.known.version != h.Version {
+	if h.Version == 0 || h.known.version != h.Version || h.known.id != h.ID {
 		return known{}, false
 	}
 	return h.known, true
@@ -61,6 +62,23 @@ func (h *Header) openTries() *openTry {
 		return nil
 	}
 	return h.known.open
+}
+
+// remember puts an attempt that is open at the head of the tries, as it is now.
+func (h *Header) remember(a *attempt) {
+	older := h.openTries().without(a.id)
+	h.known.open = &openTry{attempt: *a, digest: a.digest(), older: older}
+}
+
+// without is the list less one try.
+func (o *openTry) without(id commitID) *openTry {
+	switch {
+	case o == nil:
+		return nil
+	case o.attempt.id == id:
+		return o.older
+	}
+	return &openTry{attempt: o.attempt, digest: o.digest, older: o.older.without(id)}
 }
 
 // has reports whether id is one of the tried ones.

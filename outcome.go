@@ -15,17 +15,16 @@ import (
 
 // settle finds out about an attempt whose reply was lost. The version standing
 // where it was proves nothing, the write may still be on its way: so the same bytes
-// go out again under the same id until the server gives a definite answer.
+// go out again under the same id until the server gives a definite answer. That the
+// server cannot be asked is no answer.
 func (s *Store) settle(ctx context.Context, h *Header, a *attempt, cause error) error {
-	if tried := h.openTries(); !tried.has(a.id) {
-		h.known.open = &openTry{attempt: *a, digest: a.digest(), older: tried}
-	}
+	h.remember(a)
 	detached, cancel := s.untilOutcome(ctx)
 	defer cancel()
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		landed, err := s.askAgain(detached, h, a)
-		if landed || err != nil && !isOpen(err) {
-			return err
+		landed, verdict, err := s.askAgain(detached, h, a)
+		if landed || verdict != nil {
+			return verdict
 		}
 		if err != nil {
 			cause = err
@@ -36,19 +35,39 @@ func (s *Store) settle(ctx context.Context, h *Header, a *attempt, cause error) 
 	}
 }
 
-// askAgain judges, and sends again what has not landed yet.
-func (s *Store) askAgain(ctx context.Context, h *Header, a *attempt) (landed bool, err error) {
+// askAgain judges, and sends again what has not landed yet. It gives the verdict
+// that ends the asking, or the error that does not.
+func (s *Store) askAgain(ctx context.Context, h *Header, a *attempt) (landed bool, verdict, err error) {
 	// Half the time at most for one command: a held reply must not be all we wait for.
 	ctx, cancel := context.WithTimeout(ctx, max(s.cfg.OutcomeTimeout/2, time.Millisecond))
 	defer cancel()
-	if landed, err = s.judge(ctx, h, a); landed || err != nil {
-		return landed, err
+	landed, err = s.judge(ctx, h, a)
+	switch {
+	case landed:
+		s.awaitJournal(ctx, a)
+		return true, nil, nil
+	case isFinal(err):
+		return false, err, nil
+	case err != nil:
+		return false, nil, err
 	}
+	h.remember(a) // as it was mended, for its numbers
 	matched, err := s.send(ctx, a)
-	if err == nil || a.mode == insert && mongo.IsDuplicateKeyError(err) {
-		return matched, nil
+	switch {
+	case err == nil || a.mode == insert && mongo.IsDuplicateKeyError(err):
+		return matched, nil, nil
+	case isOpen(err) || neverSent(err):
+		return false, nil, err
 	}
-	return false, wrapErr("commit", a.plan.id, err)
+	return false, wrapErr("commit", a.plan.id, err), nil
+}
+
+// awaitJournal makes what was only read as durable as what is acknowledged: on a
+// standalone a read may see what is not in the journal yet, and an update of nothing
+// waits for the writes before it. It has landed either way, so an error is none.
+func (s *Store) awaitJournal(ctx context.Context, a *attempt) {
+	nothing := append(byID(a.plan.id), bson.E{Key: "version", Value: -1})
+	_, _ = s.executions.UpdateOne(ctx, nothing, bson.D{{Key: "$set", Value: bson.D{{Key: "version", Value: -1}}}})
 }
 
 // untilOutcome gives a context that outlives the caller's: it ends with the
@@ -106,10 +125,12 @@ func judgeProjection(a *attempt) bson.D {
 		{Key: "processed", Value: isMember(a.processed, "$processed")},
 	}
 	for _, t := range a.acks.timers {
-		projection = append(projection, bson.E{Key: "timers." + t.key, Value: 1})
-		if t.harelKey != "" {
-			projection = append(projection, bson.E{Key: "timers." + t.harelKey, Value: 1})
+		if t.harelKey != "" { // it may begin with a dollar, which a projection refuses
+			return append(projection, bson.E{Key: "timers", Value: 1})
 		}
+	}
+	for _, t := range a.acks.timers {
+		projection = append(projection, bson.E{Key: "timers." + t.key, Value: 1})
 	}
 	return projection
 }
@@ -188,7 +209,7 @@ func (a *attempt) mendAckedTimers(doc bson.Raw) {
 	for _, t := range a.acks.timers {
 		for _, key := range []string{t.key, t.harelKey} {
 			at, ok := seconds(doc.Lookup("timers", key))
-			if ok && at >= t.at-nanosecond && at <= t.at+nanosecond {
+			if key != "" && ok && at >= t.at-nanosecond && at <= t.at+nanosecond {
 				a.ackedTimers = append(a.ackedTimers, ackedTimer{key: key, at: t.at})
 			}
 		}

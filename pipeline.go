@@ -8,14 +8,22 @@ import (
 
 // A commit that both acks from and emits into one array cannot be a classic
 // update: the server refuses $pull and $push on one path (error 40). Such a commit
-// is the same update as a pipeline, at about twice the cost.
+// is the same update as a pipeline, at about twice the cost. So is one that cuts an
+// array which another writer let grow: a classic $slice is quadratic in what it cuts
+// (60,000 ids took longer than any timeout). And so is one whose trace step keeps
+// losing its number to AppendTrace: there the server gives it.
 
 func (a *attempt) needsPipeline() bool {
-	return len(a.acks.outbox) > 0 && len(a.emits) > 0 || len(a.acks.spawns) > 0 && len(a.spawns) > 0
+	cuts := a.mode == update && !a.base.current && (a.processed != "" && !a.alreadyProcessed || a.trace != nil)
+	return cuts || a.serverTrace || len(a.acks.outbox) > 0 && len(a.emits) > 0 || len(a.acks.spawns) > 0 && len(a.spawns) > 0
 }
 
 func (s *Store) pipeline(a *attempt) any {
-	stages := bson.A{bson.D{{Key: "$set", Value: s.pipelineSet(a)}}}
+	var stages bson.A
+	if a.serverTrace {
+		stages = append(stages, bson.D{{Key: "$set", Value: bson.D{{Key: "trace_next", Value: nextTraceIndex}}}})
+	}
+	stages = append(stages, bson.D{{Key: "$set", Value: s.pipelineSet(a)}})
 	gone, dollars := s.pipelineUnset(a)
 	if len(gone) > 0 {
 		stages = append(stages, bson.D{{Key: "$unset", Value: gone}})
@@ -32,17 +40,21 @@ func (s *Store) pipelineSet(a *attempt) bson.D {
 	var set bson.D
 	elements, _ := end(s.appendSet(plain, a), start).Elements()
 	for _, e := range elements {
-		if key := e.Key(); key != "outbox" && key != "spawns" { // made below
+		if key := e.Key(); key != "outbox" && key != "spawns" && !(a.serverTrace && key == "trace_next") { // made below
 			set = append(set, bson.E{Key: key, Value: literal(e.Value())})
 		}
 	}
-	set = append(set, pipelineArray("outbox", a.acks.outbox, array(a.appendOutbox), 0))
-	set = append(set, pipelineArray("spawns", a.acks.spawns, array(a.appendSpawns), 0))
-	if a.trace != nil {
-		set = append(set, pipelineArray("trace", nil, array(a.appendTrace), s.cfg.TraceMax))
+	set = append(set, pipelineArray("outbox", a.acks.outbox, literal(array(a.appendOutbox)), 0))
+	set = append(set, pipelineArray("spawns", a.acks.spawns, literal(array(a.appendSpawns)), 0))
+	switch {
+	case a.serverTrace:
+		set = append(set, pipelineArray("trace", nil, bson.A{numberedStep(a.trace)}, s.cfg.TraceMax))
+		set = append(set, bson.E{Key: "trace_next", Value: narrow(afterNumbered)})
+	case a.trace != nil:
+		set = append(set, pipelineArray("trace", nil, literal(array(a.appendTrace)), s.cfg.TraceMax))
 	}
 	if a.processed != "" && !a.alreadyProcessed {
-		set = append(set, pipelineArray("processed", nil, array(a.appendProcessed), s.cfg.ProcessedMax))
+		set = append(set, pipelineArray("processed", nil, literal(array(a.appendProcessed)), s.cfg.ProcessedMax))
 	}
 	elements, _ = end(s.appendMin([]byte{0, 0, 0, 0}, a), start).Elements()
 	for _, e := range elements {
@@ -53,7 +65,7 @@ func (s *Store) pipelineSet(a *attempt) bson.D {
 
 // pipelineArray is the array without the acked numbers, with the new items at its
 // end, and only the newest keep of them.
-func pipelineArray(field string, acked []int64, items bson.RawValue, keep int) bson.E {
+func pipelineArray(field string, acked []int64, items any, keep int) bson.E {
 	kept := any(orEmptyArray("$" + field))
 	if len(acked) > 0 {
 		kept = bson.D{{Key: "$filter", Value: bson.D{
@@ -61,7 +73,7 @@ func pipelineArray(field string, acked []int64, items bson.RawValue, keep int) b
 			{Key: "cond", Value: bson.D{{Key: "$not", Value: bson.A{bson.D{{Key: "$in", Value: bson.A{"$$this.seq", acked}}}}}}},
 		}}}
 	}
-	whole := any(bson.D{{Key: "$concatArrays", Value: bson.A{kept, literal(items)}}})
+	whole := any(bson.D{{Key: "$concatArrays", Value: bson.A{kept, items}}})
 	if keep > 0 {
 		whole = bson.D{{Key: "$slice", Value: bson.A{whole, -keep}}}
 	}

@@ -2,11 +2,13 @@ package mongostore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,6 +54,7 @@ type plannedTimer struct {
 type plannedAcks struct {
 	outbox, spawns []int64
 	timers         []ackedTimer
+	ambiguous      bool // one path at two times: only the document tells which stands
 	token          string
 }
 
@@ -67,6 +70,9 @@ const maxDocument = 16 << 20
 // sets it back.
 func (s *Store) planCommit(h *Header, exe Execution, ch *Changes) (*plan, error) {
 	p := &plan{id: h.ID, old: h.Version, now: s.now(), fields: promotedOf(h), text: s.textCodec, processed: ch.Processed}
+	if !fitsSeconds(p.now) {
+		return nil, invalid("Config.Clock", "gives a time outside the years 1 to 9999")
+	}
 	if err := p.check(h, ch); err != nil {
 		return nil, err
 	}
@@ -139,8 +145,8 @@ func validHeader(h *Header) error {
 			return err
 		}
 	}
-	if h.Version < 0 {
-		return invalid("Header.Version", "is negative")
+	if h.Version < 0 || h.Version == math.MaxInt64 {
+		return invalid("Header.Version", "is negative, or the last there is")
 	}
 	return nil
 }
@@ -373,9 +379,13 @@ func (a *plannedAcks) ackTimer(p *plan, t Timer) {
 	if other, ok := harelKey(t.Path); ok {
 		acked.harelKey = other
 	}
-	if !slices.Contains(a.timers, acked) {
-		a.timers = append(a.timers, acked)
+	for _, have := range a.timers {
+		if have == acked {
+			return
+		}
+		a.ambiguous = a.ambiguous || have.key == key
 	}
+	a.timers = append(a.timers, acked)
 }
 
 // size is a lower bound of what the commit adds to a document.
@@ -406,7 +416,12 @@ func (p *plan) digest() [32]byte {
 		part([]byte(fmt.Sprintf("%q %q", sp.child, sp.path)))
 		part(canonical(sp.input))
 	}
-	part([]byte(fmt.Sprintf("%v %q %v", p.timers, p.processed, p.acks)))
+	timers, acks := slices.Clone(p.timers), p.acks // both count as sets: engines fill them from maps
+	slices.SortFunc(timers, func(a, b plannedTimer) int { return strings.Compare(a.key, b.key) })
+	acks.timers = slices.Clone(acks.timers)
+	slices.SortFunc(acks.timers, func(a, b ackedTimer) int { return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.at, b.at)) })
+	acks.outbox, acks.spawns = slices.Sorted(slices.Values(acks.outbox)), slices.Sorted(slices.Values(acks.spawns))
+	part([]byte(fmt.Sprintf("%v %q %v", timers, p.processed, acks)))
 	part(canonical(p.trace))
 	return [32]byte(h.Sum(nil))
 }

@@ -124,7 +124,7 @@ func (s *Store) fill(exe Execution, h *Header, id string, doc bson.Raw) error {
 		target.SetZero() // half an execution must not be committed
 		return &DamagedError{ExecutionID: id, Field: "data", Reason: "cannot be decoded: " + err.Error(), cause: err}
 	}
-	k := known{version: version, slot: slotOf(doc, version), traceNext: absentTrace}
+	k := known{id: id, version: version, slot: slotOf(doc, version), traceNext: absentTrace}
 	if k.slot.makes(version) {
 		k.stored, k.current = r.promoted(), true
 		k.stored.fill(h)
@@ -205,4 +205,18 @@ func (s *Store) readTraceIndex(ctx context.Context, a *attempt) error {
 	}
 	a.takeTraceIndex(doc)
 	return nil
+}
+
+// readAckedTimers finds out which of several acked times of one path still stands.
+func (s *Store) readAckedTimers(ctx context.Context, a *attempt) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	doc, err := s.executions.FindOne(ctx, byID(a.plan.id), options.FindOne().SetProjection(bson.D{{Key: "timers", Value: 1}})).Raw()
+	if err == mongo.ErrNoDocuments {
+		return nil // the update will find out
+	}
+	if err == nil {
+		a.mendAckedTimers(doc)
+	}
+	return err
 }

@@ -68,7 +68,7 @@ func pending[E any](ctx context.Context, s *Store, kind seqKind, limit int, read
 		found := readEntries(kind, docs, depth, read, seq)
 		slices.SortFunc(found.entries, func(a, b E) int { return cmp.Compare(seq(a), seq(b)) })
 		readable := len(docs) - found.unreadable
-		complete := len(docs) < documents || readable > limit
+		complete := len(docs) < documents || found.sound > limit
 		switch {
 		case found.cut && depth < maxLimit:
 			depth *= 2
@@ -77,7 +77,7 @@ func pending[E any](ctx context.Context, s *Store, kind seqKind, limit int, read
 			s.reportAll(found.damage)
 			return found.entries[:min(limit, len(found.entries))], nil
 		default:
-			documents = min(2*documents, limit+1+found.unreadable)
+			documents = min(2*documents, limit+1+len(docs)-found.sound)
 		}
 	}
 }
@@ -105,6 +105,7 @@ type foundEntries[E any] struct {
 	entries    []E
 	bound      int64   // no entry of a document further on has a lower number
 	unreadable int     // documents without any entry that can be read
+	sound      int     // documents without any damage
 	cut        bool    // more elements have to be shipped to see past damaged ones
 	damage     []error // what was gone past
 }
@@ -132,6 +133,7 @@ func readEntries[E any](kind seqKind, docs []bson.Raw, depth int, read func(*rea
 			f.unreadable++
 		case !damaged: // else its place in the order may be that of a damaged one
 			f.bound = max(f.bound, lowest)
+			f.sound++
 		}
 	}
 	return f

@@ -86,18 +86,16 @@ var timersArray = bson.D{{Key: "$cond", Value: bson.A{
 func (s *Store) decodeTimers(docs []bson.Raw) (due []Timer, bound float64, stale []bson.RawValue, unreadable int) {
 	for _, doc := range docs {
 		r := newReader(doc)
-		if at, ok := seconds(doc.Lookup("timer_at")); ok {
-			bound = max(bound, at)
-		}
+		at, _ := seconds(doc.Lookup("timer_at"))
+		bound = max(bound, at)
 		timers := r.dueTimers()
 		switch {
 		case r.err != nil && r.err.Field == "_id":
 			unreadable++
-		case len(timers) == 0:
-			stale = append(stale, doc.Lookup("_id"))
-		default:
-			due = append(due, timers...)
+		case len(timers) == 0 || toSeconds(timers[0].FireAt) > at+nanosecond:
+			stale = append(stale, doc.Lookup("_id")) // its place in the order is that of a timer that is gone
 		}
+		due = append(due, timers...)
 		s.reportDamage(r.failed())
 	}
 	return due, bound, stale, unreadable

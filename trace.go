@@ -36,6 +36,9 @@ func (s *Store) AppendTrace(ctx context.Context, id string, step any) error {
 	if err != nil {
 		return err
 	}
+	if given, err := doc.LookupErr("index"); err == nil && !isGivenIndex(given) {
+		return invalid("step.index", "is not a whole number from 0 to 2^53-1")
+	}
 	if err := ctx.Err(); err != nil {
 		return wrapErr("append trace to", id, err)
 	}
@@ -61,18 +64,27 @@ func (s *Store) appendTrace(ctx context.Context, id string, step bson.Raw) (*mon
 	return s.executions.UpdateOne(ctx, byID(id), tracePipeline(step, s.cfg.TraceMax), options.UpdateOne().SetUpsert(true))
 }
 
-// tracePipeline numbers the step on the server, so that one trip is enough.
-func tracePipeline(step bson.Raw, keep int) bson.A {
-	next := bson.D{{Key: "$ifNull", Value: bson.A{
-		bson.D{{Key: "$cond", Value: bson.A{isNumber("$trace_next"), "$trace_next", nil}}},
-		bson.D{{Key: "$add", Value: bson.A{lastTraceIndex, 1}}},
-		0,
-	}}}
-	numbered := any(bson.D{{Key: "$mergeObjects", Value: bson.A{
+// nextTraceIndex is the index of the next step, as the server knows it.
+var nextTraceIndex = narrow(bson.D{{Key: "$ifNull", Value: bson.A{
+	bson.D{{Key: "$cond", Value: bson.A{isNumber("$trace_next"), "$trace_next", nil}}},
+	bson.D{{Key: "$add", Value: bson.A{lastTraceIndex, 1}}},
+	0,
+}}})
+
+// numberedStep is the step under the index that a stage before has put into trace_next.
+func numberedStep(step bson.Raw) bson.D {
+	return bson.D{{Key: "$mergeObjects", Value: bson.A{
 		bson.D{{Key: "$literal", Value: step}},
 		bson.D{{Key: "index", Value: "$trace_next"}},
-	}}})
-	after := any(bson.D{{Key: "$add", Value: bson.A{"$trace_next", 1}}})
+	}}}
+}
+
+// afterNumbered is trace_next behind that step.
+var afterNumbered = bson.D{{Key: "$add", Value: bson.A{"$trace_next", 1}}}
+
+// tracePipeline numbers the step on the server, so that one trip is enough.
+func tracePipeline(step bson.Raw, keep int) bson.A {
+	numbered, after := any(numberedStep(step)), any(afterNumbered)
 	if given, err := step.LookupErr("index"); err == nil {
 		numbered = bson.D{{Key: "$literal", Value: step}}
 		after = "$trace_next"
@@ -88,7 +100,18 @@ func tracePipeline(step bson.Raw, keep int) bson.A {
 		kept := bson.D{{Key: "$cond", Value: bson.A{traceIsUsable, value, "$" + field}}}
 		return bson.D{{Key: "$set", Value: bson.D{{Key: field, Value: kept}}}}
 	}
-	return bson.A{set("trace_next", narrow(next)), set("trace", ring), set("trace_next", narrow(after))}
+	return bson.A{set("trace_next", nextTraceIndex), set("trace", ring), set("trace_next", narrow(after))}
+}
+
+// isGivenIndex: a number must leave room for those that follow it; what is no number
+// is kept and counts for nothing.
+func isGivenIndex(v bson.RawValue) bool {
+	switch v.Type {
+	case bson.TypeInt32, bson.TypeInt64, bson.TypeDouble:
+		n, ok := wholeNumber(v)
+		return ok && n >= 0 && n < 1<<53
+	}
+	return true
 }
 
 // narrow is an int32 where the whole number fits, else an int64, as other drivers write.

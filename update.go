@@ -29,6 +29,7 @@ type UpdateOptions struct {
 // With an open transaction in ctx it tries once and returns the conflict.
 //
 // Returns ErrNotFound if there is no such execution and opts.Create is not set.
+// Returns ErrInvalid if fn is nil or changes the ID or the Version.
 // Returns ErrUnknownOutcome if ctx ended before the server told, or it cannot tell
 // any more. Everything else is as in Load and Commit.
 func (s *Store) Update(ctx context.Context, id string, exe Execution, opts UpdateOptions, fn func(ch *Changes) error) (CommitResult, error) {
@@ -41,7 +42,7 @@ func (s *Store) Update(ctx context.Context, id string, exe Execution, opts Updat
 	once := mongo.SessionFromContext(ctx) != nil
 	for {
 		res, err := s.updateOnce(ctx, id, exe, opts, fn)
-		again := errors.Is(err, ErrConflict) || errors.Is(err, ErrUnknownOutcome) && opts.EventID != ""
+		again := errors.Is(err, ErrConflict) || errors.Is(err, ErrUnknownOutcome) && opts.EventID != "" && s.stillKnows(err)
 		if !again || once || ctx.Err() != nil || isGone(err) && !opts.Create {
 			return res, err
 		}
@@ -60,8 +61,13 @@ func (s *Store) updateOnce(ctx context.Context, id string, exe Execution, opts U
 		return CommitResult{Version: exe.ExecutionHeader().Version, Deduplicated: true}, nil
 	}
 	var ch Changes
+	h := exe.ExecutionHeader()
+	version := h.Version
 	if err := fn(&ch); err != nil {
 		return CommitResult{}, err
+	}
+	if h.ID != id || h.Version != version {
+		return CommitResult{}, invalid("fn", "changed the ID or the Version in the Header, which are not its own to change")
 	}
 	if opts.EventID != "" {
 		ch.Processed = opts.EventID
@@ -103,6 +109,12 @@ func zero(exe Execution, id string) error {
 func canSettle(err error) bool {
 	var unknown *unknownError
 	return errors.As(err, &unknown) && !unknown.final
+}
+
+// stillKnows reports whether the dedupe window is sure to hold an event that was
+// committed before the outcome was lost: as many commits may be on top as slots tell.
+func (s *Store) stillKnows(err error) bool {
+	return canSettle(err) || s.cfg.ProcessedMax < 0 || s.cfg.ProcessedMax > 100
 }
 
 // isGone: deleted between load and commit.

@@ -26,7 +26,7 @@ func (s *Store) filter(a *attempt) bson.Raw {
 			return bsoncore.AppendStringElement(dst, "$ne", a.processed)
 		})
 	}
-	if a.trace != nil {
+	if a.trace != nil && !a.serverTrace {
 		dst = appendTraceGuard(dst, a)
 	}
 	if s.cfg.SeqBlock > 1 {
