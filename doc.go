@@ -95,7 +95,9 @@
 // because its version has moved in memory. Name the callback's context ctx as well, so
 // that it hides the outer one, which would write beside the transaction. Inside a
 // transaction nothing is retried and no outcome asked for; the driver's error comes
-// back with its labels. See the example Transactions.
+// back with its labels. Commit the transaction with write concern majority, the
+// driver's default: the store reads with majority, and after a weaker commit would
+// not see it at once. See the example Transactions.
 //
 // # Listing
 //
