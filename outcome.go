@@ -125,7 +125,7 @@ func judgeProjection(a *attempt) bson.D {
 		{Key: "processed", Value: isMember(a.processed, "$processed")},
 	}
 	for _, t := range a.acks.timers {
-		if t.harelKey != "" { // it may begin with a dollar, which a projection refuses
+		if t.harelKey != "" || a.acks.ambiguous { // a projection refuses a key that begins with a dollar, or comes twice
 			return append(projection, bson.E{Key: "timers", Value: 1})
 		}
 	}
