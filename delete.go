@@ -75,6 +75,8 @@ func (s *Store) settleDelete(ctx context.Context, id string, version int64, caus
 			return err
 		case err == nil && first == nil:
 			first = &slot
+		case err == nil && slot != *first:
+			return nil // made anew: the one to delete is gone
 		}
 		if err == nil {
 			deleted, failed := s.deleteVersion(detached, id, version, *first)
