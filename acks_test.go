@@ -60,13 +60,7 @@ func TestTheAckOfATimerWhosePathHasADollar(t *testing.T) {
 
 			_, err = b.store.Commit(t.Context(), o, mongostore.Changes{Timers: []mongostore.TimerOp{{Path: path, FireAt: someTime}}})
 			require.NoError(t, err)
-			b.proxy.OnReply(func(m *mongotest.Message) mongotest.Action {
-				if m.Command == "update" {
-					b.proxy.OnReply(nil)
-					return mongotest.Cut
-				}
-				return mongotest.Pass
-			})
+			b.proxy.OnReply(mongotest.Once(mongotest.Cut, "update"))
 			_, err = b.store.Commit(t.Context(), o, ackOf(path, someTime))
 			require.NoError(t, err, "a lost reply is settled")
 			require.EqualValues(t, 1, b.proxy.Replies().Cut)
