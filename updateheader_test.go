@@ -37,7 +37,7 @@ func TestAnUpdateWhoseFnChangesWhatIsNotItsOwn(t *testing.T) {
 	} {
 		runs := 0
 		var o order
-		_, err := s.Update(t.Context(), c.id, &o, mongostore.UpdateOptions{Create: true}, func(*mongostore.Changes) error {
+		_, err := s.Update(in20s(t), c.id, &o, mongostore.UpdateOptions{Create: true}, func(*mongostore.Changes) error {
 			runs++
 			c.change(&o)
 			return nil
