@@ -20,6 +20,28 @@ var containersAreSound = func() bson.Raw {
 	return mustEncode(bson.D{{Key: "$and", Value: all}})
 }()
 
+// traceNextIsSound guards a step that the server numbers in the same way.
+var traceNextIsSound = mustEncode(bson.D{{Key: "$cond", Value: bson.A{
+	bson.D{{Key: "$isNumber", Value: "$trace_next"}},
+	bson.D{{Key: "$and", Value: bson.A{
+		bson.D{{Key: "$gte", Value: bson.A{"$trace_next", 0}}},
+		bson.D{{Key: "$lt", Value: bson.A{"$trace_next", float64(1 << 62)}}},
+		bson.D{{Key: "$eq", Value: bson.A{"$trace_next", bson.D{{Key: "$trunc", Value: "$trace_next"}}}}},
+	}}},
+	bson.D{{Key: "$in", Value: bson.A{bson.D{{Key: "$type", Value: "$trace_next"}}, bson.A{"missing", "null", "undefined"}}}},
+}}})
+
+// emptyNulls makes containers that are null empty, as mendNulls does.
+var emptyNulls = func() (set bson.D) {
+	for _, c := range containers {
+		isNull := bson.D{{Key: "$in", Value: bson.A{bson.D{{Key: "$type", Value: "$" + c.field}}, bson.A{"null", "undefined"}}}}
+		set = append(set, bson.E{Key: c.field, Value: bson.D{{Key: "$cond", Value: bson.A{
+			isNull, bson.D{{Key: "$literal", Value: c.empty}}, "$" + c.field,
+		}}}})
+	}
+	return set
+}()
+
 // whyStuck explains a commit that keeps missing a document at the expected version:
 // a damaged field that the filter relies on, else writers that were faster.
 func (s *Store) whyStuck(ctx context.Context, a *attempt) error {

@@ -18,8 +18,16 @@ func (a *attempt) needsPipeline() bool {
 	return cuts || a.serverTrace || len(a.acks.outbox) > 0 && len(a.emits) > 0 || len(a.acks.spawns) > 0 && len(a.spawns) > 0
 }
 
+// soundness is what a pipeline must find, because it would write over anything.
+func (a *attempt) soundness() bson.Raw {
+	if !a.serverTrace {
+		return containersAreSound
+	}
+	return mustEncode(bson.D{{Key: "$and", Value: bson.A{containersAreSound, traceNextIsSound}}})
+}
+
 func (s *Store) pipeline(a *attempt) any {
-	var stages bson.A
+	stages := bson.A{bson.D{{Key: "$set", Value: emptyNulls}}}
 	if a.serverTrace {
 		stages = append(stages, bson.D{{Key: "$set", Value: bson.D{{Key: "trace_next", Value: nextTraceIndex}}}})
 	}

@@ -92,6 +92,7 @@ func (s *Store) decodeTimers(docs []bson.Raw) (due []Timer, bound float64, stale
 		switch {
 		case r.err != nil && r.err.Field == "_id":
 			unreadable++
+			timers = nil
 		case len(timers) == 0 || toSeconds(timers[0].FireAt) > at+nanosecond:
 			stale = append(stale, doc.Lookup("_id")) // its place in the order is that of a timer that is gone
 		}

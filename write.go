@@ -36,7 +36,7 @@ func (s *Store) filter(a *attempt) bson.Raw {
 		dst = bsoncore.AppendStringElement(dst, "lease.token", a.acks.token)
 	}
 	if a.needsPipeline() {
-		dst = bsoncore.AppendDocumentElement(dst, "$expr", bsoncore.Document(containersAreSound))
+		dst = bsoncore.AppendDocumentElement(dst, "$expr", bsoncore.Document(a.soundness()))
 	}
 	for _, t := range a.ackedTimers {
 		dst = appendDocument(dst, "timers."+t.key, func(dst []byte) []byte {
