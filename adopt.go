@@ -131,7 +131,7 @@ func (s *Store) adoption(doc bson.Raw) (filter bson.D, stages bson.A) {
 	set := s.dueFields()
 	if snap, ok := foreignSnapshot(doc); ok && isIndex(doc.Lookup("version")) {
 		filter = append(filter, bson.E{Key: "version", Value: doc.Lookup("version")})
-		set = append(set, s.promote(doc, snap)...)
+		set = append(set, s.promote(snap)...)
 	}
 	return filter, bson.A{bson.D{{Key: "$set", Value: set}}}
 }
@@ -147,7 +147,7 @@ func foreignSnapshot(doc bson.Raw) (snapshot, bool) {
 }
 
 // promote makes the header fields of the document those of the snapshot.
-func (s *Store) promote(doc bson.Raw, snap snapshot) bson.D {
+func (s *Store) promote(snap snapshot) bson.D {
 	parent := any(nil)
 	if snap.ParentID != "" {
 		parent = snap.ParentID

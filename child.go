@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
@@ -52,12 +51,12 @@ func (s *Store) parentOf(ctx context.Context, id string) (parent string, version
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	doc, err := s.executions.FindOne(ctx, byID(id), options.FindOne().SetProjection(rowProjection)).Raw()
-	if err == mongo.ErrNoDocuments {
+	if errors.Is(err, mongo.ErrNoDocuments) {
 		return "", 0, &ConflictError{ExecutionID: id}
 	}
 	if err != nil {
 		return "", 0, wrapErr("read the parent of", id, err)
 	}
-	row := summarize(bson.Raw(doc))
+	row := summarize(doc)
 	return row.ParentID, row.Version, row.Err
 }

@@ -3,6 +3,7 @@ package mongostore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -98,7 +99,7 @@ func (s *Store) deletable(ctx context.Context, id string, version int64) (same b
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	doc, err := s.executions.FindOne(ctx, byID(id), options.FindOne().SetProjection(bson.D{{Key: "version", Value: 1}, {Key: "commits", Value: 1}})).Raw()
-	if err == mongo.ErrNoDocuments {
+	if errors.Is(err, mongo.ErrNoDocuments) {
 		return same, &ConflictError{ExecutionID: id, Expected: version}
 	}
 	if err != nil {
@@ -123,7 +124,7 @@ func (s *Store) deleteConflict(ctx context.Context, id string, version int64) er
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	doc, err := s.executions.FindOne(ctx, byID(id), options.FindOne().SetProjection(stubProjection)).Raw()
-	if err == mongo.ErrNoDocuments || err == nil && isStub(doc) {
+	if errors.Is(err, mongo.ErrNoDocuments) || err == nil && isStub(doc) {
 		return &ConflictError{ExecutionID: id, Expected: version}
 	}
 	if err != nil {

@@ -3,6 +3,7 @@ package mongostore
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -52,7 +53,7 @@ func (s *Store) Inspect(ctx context.Context, id string) (*Inspection, error) {
 	ctx, cancel := s.bounded(outside(ctx))
 	defer cancel()
 	doc, err := s.executions.FindOne(ctx, byID(id)).Raw()
-	if err == mongo.ErrNoDocuments {
+	if errors.Is(err, mongo.ErrNoDocuments) {
 		return nil, &opError{op: "inspect", id: id, sentinel: ErrNotFound}
 	}
 	if err != nil {

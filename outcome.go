@@ -2,6 +2,7 @@ package mongostore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -99,7 +100,7 @@ func (s *Store) judge(ctx context.Context, h *Header, a *attempt) (landed bool, 
 	defer cancel()
 	doc, err := s.executions.FindOne(ctx, bson.D{{Key: "_id", Value: a.plan.id}},
 		options.FindOne().SetProjection(judgeProjection(a))).Raw()
-	if err == mongo.ErrNoDocuments {
+	if errors.Is(err, mongo.ErrNoDocuments) {
 		return false, a.judgeGone(h)
 	}
 	if err != nil {

@@ -2,6 +2,7 @@ package mongostore
 
 import (
 	"context"
+	"errors"
 	"reflect"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -78,7 +79,7 @@ func (s *Store) IsProcessed(ctx context.Context, id, eventID string) (bool, erro
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	_, err := s.executions.FindOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "processed", Value: eventID}}, memberOptions).Raw()
-	if err == mongo.ErrNoDocuments {
+	if errors.Is(err, mongo.ErrNoDocuments) {
 		return false, nil
 	}
 	return err == nil, wrapErr("read processed events of", id, err)
@@ -95,7 +96,7 @@ func (s *Store) load(ctx context.Context, id string, exe Execution, opts *option
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	doc, err := s.executions.FindOne(ctx, byID(id), opts).Raw()
-	if err == mongo.ErrNoDocuments {
+	if errors.Is(err, mongo.ErrNoDocuments) {
 		return nil, &opError{op: "load", id: id, sentinel: ErrNotFound}
 	}
 	if err != nil {
@@ -197,7 +198,7 @@ func (s *Store) readTraceIndex(ctx context.Context, a *attempt) error {
 	defer cancel()
 	projection := bson.D{{Key: "trace_next", Value: 1}, {Key: "last_index", Value: lastTraceIndex}}
 	doc, err := s.executions.FindOne(ctx, byID(a.plan.id), options.FindOne().SetProjection(projection)).Raw()
-	if err == mongo.ErrNoDocuments {
+	if errors.Is(err, mongo.ErrNoDocuments) {
 		doc, err = emptyDocument, nil // the update will find out
 	}
 	if err != nil {
@@ -212,7 +213,7 @@ func (s *Store) readAckedTimers(ctx context.Context, a *attempt) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	doc, err := s.executions.FindOne(ctx, byID(a.plan.id), options.FindOne().SetProjection(bson.D{{Key: "timers", Value: 1}})).Raw()
-	if err == mongo.ErrNoDocuments {
+	if errors.Is(err, mongo.ErrNoDocuments) {
 		return nil // the update will find out
 	}
 	if err == nil {

@@ -3,6 +3,7 @@ package mongostore
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 
@@ -140,7 +141,7 @@ func (s *Store) ReadTrace(ctx context.Context, id string, steps any) error {
 	ctx, cancel := s.bounded(outside(ctx))
 	defer cancel()
 	doc, err := s.executions.FindOne(ctx, byID(id), options.FindOne().SetProjection(bson.D{{Key: "trace", Value: 1}})).Raw()
-	if err == mongo.ErrNoDocuments {
+	if errors.Is(err, mongo.ErrNoDocuments) {
 		doc, err = emptyDocument, nil
 	}
 	if err != nil {

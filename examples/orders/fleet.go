@@ -98,7 +98,7 @@ func (f *fleet) follow(slot int, p *process, reports io.Reader) {
 	case <-p.told:
 	default:
 		select {
-		case f.broken <- fmt.Errorf("worker %d (pid %d) ended by itself: %v", slot, pid, err):
+		case f.broken <- fmt.Errorf("worker %d (pid %d) ended by itself: %w", slot, pid, err):
 		default: // one is enough to report
 		}
 	}

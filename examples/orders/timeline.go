@@ -82,5 +82,5 @@ func printTimeline(out io.Writer, w *World, id string) {
 		fmt.Fprintf(table, "  %7.3f s\t%s\t%s\t%s\t%s\n", at.Seconds(),
 			short.Replace(l.execution), l.Event, l.Worker, short.Replace(strings.Join(l.Did, "; ")))
 	}
-	table.Flush()
+	_ = table.Flush()
 }
