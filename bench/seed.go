@@ -301,27 +301,27 @@ func (s *seedStore) dueTimers(ctx context.Context, now float64) ([]seedDue, erro
 	return due, cursor.Err()
 }
 
-// list is list_executions by status, from an offset; it gives the next offset.
-func (s *seedStore) list(ctx context.Context, status string, offset int64, limit int) (found int, next int64, err error) {
+// list is list_executions by status, from an offset.
+func (s *seedStore) list(ctx context.Context, status string, offset int64, limit int) error {
 	cursor, err := s.exes.Find(ctx, bson.D{}, options.Find().SetProjection(bson.D{{Key: "version", Value: 1}, {Key: "data", Value: 1}}).
 		SetSort(bson.D{{Key: "_id", Value: 1}}).SetSkip(offset))
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
 	defer func() { _ = cursor.Close(ctx) }()
+	found := 0
 	for found < limit && cursor.Next(ctx) {
-		offset++
 		var doc struct{ Data string }
 		if err := cursor.Decode(&doc); err != nil {
-			return 0, 0, err
+			return err
 		}
 		var summary struct{ Status string }
 		if err := json.Unmarshal([]byte(doc.Data), &summary); err != nil {
-			return 0, 0, err
+			return err
 		}
 		if status == "" || summary.Status == status {
 			found++
 		}
 	}
-	return found, offset, cursor.Err()
+	return cursor.Err()
 }

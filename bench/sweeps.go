@@ -67,8 +67,7 @@ func questions() []question {
 				return len(page.Items), nil
 			},
 			seed: func(ctx context.Context, p *population, _ int) error {
-				_, _, err := p.seed.list(ctx, rareStatus, 0, p.rare())
-				return err
+				return p.seed.list(ctx, rareStatus, 0, p.rare())
 			}},
 		{name: "list/deep", ops: 50,
 			ask: func(ctx context.Context, s *mongostore.Store, p *population, _ int) (int, error) {
@@ -79,8 +78,7 @@ func questions() []question {
 				return len(page.Items), nil
 			},
 			seed: func(ctx context.Context, p *population, _ int) error {
-				_, _, err := p.seed.list(ctx, "", p.offset, pageSize)
-				return err
+				return p.seed.list(ctx, "", p.offset, pageSize)
 			}},
 	}
 }
