@@ -10,10 +10,9 @@ import (
 
 // CreateChild is the first commit of the child that e asks for: it sets ID and
 // ParentID in child's Header and commits; what ch holds must not depend on their
-// being set before. A child of the same parent that is
-// already there is success with Deduplicated, untouched, however far it has come;
-// so a relay that died before AckSpawn may simply do it again. Load the child
-// where its state is needed then.
+// being set before. A child of the same parent that is already there is success with
+// Deduplicated, untouched, however far it has come; so a relay that died before
+// AckSpawn may simply do it again. Load the child where its state is needed then.
 // Returns ErrExists if an execution of another parent has the id.
 // Returns ErrInvalid if e has no ids or child has been committed before. Everything
 // else is as in Commit.

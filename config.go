@@ -56,7 +56,8 @@ type Config struct {
 	// allocation, for one more round trip. Negative is refused.
 	SeqBlock int
 	// WarnBytes is the size of the encoded contents of one commit, in bytes, above
-	// which a warning is logged. 0 is 4 MiB; negative never warns.
+	// which a warning is logged. 0 is 4 MiB; negative never warns. The size of a whole
+	// document is told by Inspect.
 	WarnBytes int
 	// WriteConcern of every write. Nil is majority, journaled. An unacknowledged one
 	// is refused. Anything less than majority can lose acknowledged commits on a

@@ -14,7 +14,7 @@ import (
 // Delete removes an execution that still stands at version, with all that its
 // document holds, and the trace counter that harel may have made for it. Version 0
 // removes what AppendTrace made before any commit. What other executions owe to it
-// stays. Joins an open transaction in ctx.
+// stays. Two commands, one for the counter. Joins an open transaction in ctx.
 // Returns ErrConflict if the version has moved, with ErrNotFound if there is none.
 // Returns ErrDamaged if there is one whose version cannot be read.
 // Returns ErrInvalid if id is not valid or version is negative.

@@ -27,7 +27,7 @@ func (s *Store) PendingOutbox(ctx context.Context, limit int) ([]OutboxEntry, er
 
 // PendingSpawns returns the child executions that wait for their creation, those
 // with the lowest numbers first, at most limit; 0 is 100. Documents that cannot be
-// read are left out and told to Config.OnDamaged.
+// read are left out and told to Config.OnDamaged. One round trip in the steady state.
 // Returns ErrInvalid if limit is negative.
 func (s *Store) PendingSpawns(ctx context.Context, limit int) ([]SpawnEntry, error) {
 	return pending(ctx, s, spawnSeq, limit, readSpawnEntry, func(e SpawnEntry) int64 { return e.Seq })

@@ -111,8 +111,9 @@ func canSettle(err error) bool {
 	return errors.As(err, &unknown) && !unknown.final
 }
 
-// stillKnows reports whether the dedupe window is sure to hold an event that was
-// committed before the outcome was lost: as many commits may be on top as slots tell.
+// stillKnows reports whether fn may run again: the dedupe window would show the event
+// if its commit had landed. After a final unknown more commits than slots are on top,
+// so a window of few events may have forgotten it.
 func (s *Store) stillKnows(err error) bool {
 	return canSettle(err) || s.cfg.ProcessedMax < 0 || s.cfg.ProcessedMax > 100
 }
