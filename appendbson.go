@@ -2,6 +2,7 @@ package mongostore
 
 import (
 	"encoding/binary"
+	"iter"
 	"math"
 	"strconv"
 
@@ -103,13 +104,26 @@ func appendSlot(dst []byte, key string, id commitID) []byte {
 
 // appendFieldsBut copies the fields of doc except one.
 func appendFieldsBut(dst []byte, doc bson.Raw, but string) []byte {
-	elements, _ := doc.Elements() // encodeBSON made or checked it
-	for _, e := range elements {
+	for e := range elementsOf(doc) {
 		if e.Key() != but {
 			dst = append(dst, e...)
 		}
 	}
 	return dst
+}
+
+// elementsOf walks a valid document without making a list of its elements.
+func elementsOf(doc bson.Raw) iter.Seq[bson.RawElement] {
+	return func(yield func(bson.RawElement) bool) {
+		rest := doc[4 : len(doc)-1]
+		for len(rest) > 0 {
+			e, after, ok := bsoncore.ReadElement(rest)
+			if !ok || !yield(bson.RawElement(e)) {
+				return
+			}
+			rest = after
+		}
+	}
 }
 
 func index(i int) string { return strconv.Itoa(i) }

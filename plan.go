@@ -254,23 +254,22 @@ func planDocument(field string, v any) (bson.Raw, error) {
 	if err != nil {
 		return nil, &ValidationError{Field: field, Reason: "cannot be encoded as a BSON document: " + err.Error(), cause: err}
 	}
+	if err := doc.Validate(); err != nil {
+		return nil, invalid(field, "is broken BSON: "+err.Error())
+	}
 	if problem := documentProblem(doc, maxDepth); problem != "" {
 		return nil, invalid(field, problem)
 	}
 	return doc, nil
 }
 
-// documentProblem says why the server or another language could not read doc; empty:
-// it can. The encoder lets text through that is not UTF-8.
+// documentProblem says why the server or another language could not read a valid doc;
+// empty: it can. The encoder lets text through that is not UTF-8.
 func documentProblem(doc bson.Raw, levels int) string {
 	if levels == 0 {
 		return fmt.Sprintf("is nested deeper than %d levels", maxDepth)
 	}
-	elements, err := doc.Elements()
-	if err != nil {
-		return "is broken BSON: " + err.Error()
-	}
-	for _, e := range elements {
+	for e := range elementsOf(doc) {
 		problem := ""
 		switch v := e.Value(); v.Type {
 		case bson.TypeString:

@@ -29,7 +29,7 @@ func (s *Store) filter(a *attempt) bson.Raw {
 	if a.trace != nil && !a.serverTrace {
 		dst = appendTraceGuard(dst, a)
 	}
-	if s.cfg.SeqBlock > 1 {
+	if s.cfg.SeqBlock > 1 && a.base.version == 0 { // else number saw seq_hi, and version and slot say that it still stands
 		dst = appendOrderGuard(dst, a)
 	}
 	if a.acks.token != "" {
