@@ -20,7 +20,7 @@ type floor struct {
 	ids      []string
 	versions []int64
 	data     [2]string // in turn: setting a field to what it holds writes nothing
-	entry    bson.Raw // of the outbox
+	entry    bson.Raw  // of the outbox
 	spawn    bson.Raw
 	step     bson.Raw
 }
