@@ -172,34 +172,6 @@ func (s *Store) promote(snap snapshot) bson.D {
 
 func literalText(s string) bson.D { return bson.D{{Key: "$literal", Value: s}} }
 
-// dueFields recomputes timer_at and due_at on the server from what the document
-// owes: never too late, and absent where it owes nothing.
-func (s *Store) dueFields() bson.D {
-	var due bson.A
-	owes := func(field string) bson.D {
-		return bson.D{{Key: "$cond", Value: bson.A{
-			bson.D{{Key: "$ne", Value: bson.A{orEmptyArray("$" + field), bson.A{}}}}, s.now(), nil,
-		}}}
-	}
-	if s.cfg.RelayKinds&KindOutbox != 0 {
-		due = append(due, owes("outbox"))
-	}
-	if s.cfg.RelayKinds&KindSpawn != 0 {
-		due = append(due, owes("spawns"))
-	}
-	if s.cfg.RelayKinds&KindTimer != 0 {
-		due = append(due, earliestTimerOrNull)
-	}
-	existing := bson.D{{Key: "$cond", Value: bson.A{isTime("$due_at"), "$due_at", nil}}}
-	needed := bson.D{{Key: "$min", Value: due}}
-	return bson.D{
-		{Key: "timer_at", Value: earliestTimer},
-		{Key: "due_at", Value: bson.D{{Key: "$cond", Value: bson.A{
-			bson.D{{Key: "$eq", Value: bson.A{needed, nil}}}, "$$REMOVE", bson.D{{Key: "$min", Value: bson.A{existing, needed}}},
-		}}}},
-	}
-}
-
 // reportUnreadable tells of a document that a sweep or a listing goes past.
 func (s *Store) reportUnreadable(doc bson.Raw) {
 	r := newReader(doc)

@@ -54,7 +54,11 @@ func (s *Store) Commit(ctx context.Context, exe Execution, ch Changes) (CommitRe
 	if err != nil {
 		return CommitResult{}, err
 	}
-	return a.landed(h), nil
+	res := a.landed(h)
+	if !inTransaction { // else it is not there yet
+		s.wakeRelays(a)
+	}
+	return res, nil
 }
 
 // prepare gives the attempt to send: the same one again if these contents were

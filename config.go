@@ -63,8 +63,8 @@ type Config struct {
 	// is refused. Anything less than majority can lose acknowledged commits on a
 	// failover, and reads are then local.
 	WriteConcern *writeconcern.WriteConcern
-	// RelayKinds says which of outbox, spawns and timers make an execution due for the
-	// relay that is planned. 0 is all three.
+	// RelayKinds says which of outbox, spawns and timers make an execution due for a
+	// claim and a relay. 0 is all three.
 	RelayKinds Kind
 	// OpTimeout bounds each server command where ctx has no deadline. 0 is 10 s;
 	// negative is refused.

@@ -71,7 +71,9 @@
 //
 // # Events, spawns and timers
 //
-// What a commit emits, spawns and arms waits in the document until it was delivered.
+// What a commit emits, spawns and arms waits in the document until it was delivered. A
+// [Relay] does that, see below.
+//
 // Three sweeps find it, oldest first, for a relay of yours: [Store.PendingOutbox],
 // [Store.PendingSpawns] and [Store.DueTimers]. They cost what they return, not what is
 // stored. Deliver first, then acknowledge: [Store.AckOutbox], [Store.AckSpawn],
@@ -82,6 +84,24 @@
 // An execution that handles its own entry acknowledges it in the same commit, by
 // Changes.Acks. A timer that was armed again meanwhile, for another time, is left
 // alone. See the examples Sweeps and of Changes.
+//
+// # Leases and relays
+//
+// [Store.NewRelay] makes a [Relay] from a handler for each kind of work. Any number of
+// them, in any number of processes, share what is due: a relay claims an execution by a
+// lease in its document, delivers what it owes in order (children, events, timers), and
+// hands it over. What fails is kept back and tried again, with the rest of its
+// execution; what fails too often, or is [Permanent], goes to the dead letters
+// ([Store.DeadLetters], [Store.Requeue]). [Relay.Drain] ends when nothing is due.
+//
+// A handler that is slow may lose its lease. Its ctx then ends with [ErrLeaseLost] as
+// the cause, and every write that carries the entry's Token is refused: pass the entry
+// itself to Changes.Acks, and a commit that handles it also consumes it, once. Delivery
+// is at least once all the same, so deduplicate by EntryID what is not a commit of the
+// same execution.
+//
+// [Store.Claim] and [Store.Complete] are the same by hand. Purge deletes what is finished
+// and owes nothing. See the example Relay.
 //
 // # Transactions
 //

@@ -28,7 +28,7 @@ type OutboxEntry struct {
 	Seq int64
 	// Event is the encoded event.
 	Event []byte
-	// Token is the lease it was claimed under; empty: from a sweep. Leases are planned.
+	// Token is the lease it was claimed under; empty: from a sweep.
 	Token string
 	// Attempt counts deliveries, 1 the first; 0: from a sweep.
 	Attempt int
@@ -44,7 +44,7 @@ type SpawnEntry struct {
 	Seq int64
 	// Input is the BSON document that the parent gave.
 	Input bson.Raw
-	// Token is the lease it was claimed under; empty: from a sweep. Leases are planned.
+	// Token is the lease it was claimed under; empty: from a sweep.
 	Token string
 	// Attempt counts deliveries, 1 the first; 0: from a sweep.
 	Attempt int
@@ -57,7 +57,7 @@ type Timer struct {
 	// FireAt is when it is due, in UTC: what was armed to the microsecond comes back
 	// equal, and what harel armed finer is exact.
 	FireAt time.Time
-	// Token is the lease it was claimed under; empty: from a sweep. Leases are planned.
+	// Token is the lease it was claimed under; empty: from a sweep.
 	Token string
 	// Attempt counts deliveries, 1 the first; 0: from a sweep.
 	Attempt int

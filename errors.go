@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
@@ -30,8 +31,7 @@ var (
 	// 16 MiB. Nothing was written.
 	ErrTooLarge = errors.New("mongostore: too large")
 	// ErrLeaseLost is returned when the lease named by a token is not held any more.
-	// The error is a *LeaseLostError. Leases are planned; only entries with a Token
-	// can give it.
+	// The error is a *LeaseLostError.
 	ErrLeaseLost = errors.New("mongostore: lease lost")
 	// ErrInvalid is returned for input that can never succeed, before anything is
 	// written. The error is a *ValidationError.
@@ -183,6 +183,27 @@ func quoted(id string) string {
 	}
 	return strconv.Quote(id)
 }
+
+// permanentError is made by Permanent.
+type permanentError struct{ cause error }
+
+func (e *permanentError) Error() string { return e.cause.Error() }
+func (e *permanentError) Unwrap() error { return e.cause }
+
+// retryAfterError is made by RetryAfter.
+type retryAfterError struct {
+	after time.Duration
+	cause error
+}
+
+func (e *retryAfterError) Error() string {
+	if e.cause == nil {
+		return "again in " + e.after.String()
+	}
+	return e.cause.Error()
+}
+
+func (e *retryAfterError) Unwrap() error { return e.cause }
 
 func invalid(field, reason string) error { return &ValidationError{Field: field, Reason: reason} }
 

@@ -29,11 +29,12 @@ func TestEveryQueryCostsWhatItReturns(t *testing.T) {
 
 	ctx := t.Context()
 	var o order
-	queries := []struct {
+	type query struct {
 		name string
 		do   func() error
 		at   int // which of the sent commands
-	}{
+	}
+	queries := []query{
 		{"Load", func() error { return store.Load(ctx, "x-00017", &o) }, 0},
 		{"LoadForEvent", func() error { _, err := store.LoadForEvent(ctx, "x-00017", "e", &o); return err }, 0},
 		{"IsProcessed", func() error { _, err := store.IsProcessed(ctx, "x-00017", "e"); return err }, 0},
@@ -64,12 +65,27 @@ func TestEveryQueryCostsWhatItReturns(t *testing.T) {
 			return store.DeleteTimer(ctx, mongostore.Timer{ExecutionID: "x-00000", Path: "Wait", FireAt: someTime})
 		}, 0},
 	}
+	claim := func() error {
+		leases, err := store.Claim(ctx, mongostore.ClaimOptions{Limit: 5})
+		if err == nil {
+			err = store.Complete(ctx, leases[0])
+		}
+		return err
+	}
+	deadLetters := func() error { _, err := store.DeadLetters(ctx, mongostore.DeadLetterOptions{Limit: 10}); return err }
+	before := int64(0)
+	purge := func() error {
+		before += 5_000 // another 20 each time
+		_, err := store.Purge(ctx, mongostore.PurgeOptions{FinishedBefore: time.Unix(before, 0), Batch: 10})
+		return err
+	}
+	for i, name := range []string{"Claim's look", "Claim's update", "Claim's reading back", "Complete"} {
+		queries = append(queries, query{name, claim, i})
+	}
+	queries = append(queries, query{"Purge's look", purge, 0}, query{"Purge's counters", purge, 2}, query{"Purge's next look", purge, 3})
+	queries = append(queries, query{"DeadLetters", deadLetters, 0})
 	for _, filter := range listFilters() {
-		queries = append(queries, struct {
-			name string
-			do   func() error
-			at   int
-		}{fmt.Sprintf("List %+v", filter), func() error { _, err := store.List(ctx, filter); return err }, 0})
+		queries = append(queries, query{fmt.Sprintf("List %+v", filter), func() error { _, err := store.List(ctx, filter); return err }, 0})
 	}
 	for _, q := range queries {
 		sent.Reset()
@@ -80,6 +96,27 @@ func TestEveryQueryCostsWhatItReturns(t *testing.T) {
 		require.LessOrEqual(t, totals.DocsExamined, most, "%s: documents examined, %d returned, stages %v", q.name, totals.Returned, totals.Stages)
 		require.False(t, totals.CollectionScan(), "%s scans the collection", q.name)
 		require.False(t, totals.Stages["SORT"], "%s sorts in memory: %v", q.name, totals.Stages)
+	}
+}
+
+// Stats counts what is owed, and reads that alone.
+func TestStatsReadsWhatIsOwedAlone(t *testing.T) {
+	t.Parallel()
+	server := mongotest.Standalone(t)
+	plain, database := server.Database(t)
+	db := plain.Database(database)
+	var sent mongotest.Commands
+	store := newStore(t, server.Client(t, options.Client().SetMonitor(sent.Monitor())), database, mongostore.Config{})
+	storeMany(t, db.Collection("executions"))
+	sent.Reset()
+	st, err := store.Stats(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, storedForExplain/2, st.Pending)
+	require.EqualValues(t, storedForExplain/100, st.Due)
+	for i, most := range []int64{st.Pending, st.Dead} {
+		totals := mongotest.Explain(t, db, sent.Commands()[i].Body)
+		require.False(t, totals.CollectionScan())
+		require.LessOrEqual(t, totals.DocsExamined, most)
 	}
 }
 
@@ -146,7 +183,17 @@ func storedDocument(i int) bson.D {
 		{Key: "status", Value: status}, {Key: "parent_id", Value: parent}, {Key: "outcome", Value: ""}, {Key: "active_path", Value: ""},
 		{Key: "updated_at", Value: 1.0}, {Key: "commits", Value: bson.D{{Key: "1", Value: bson.ObjectID{3: 1}}}}, {Key: "trace_next", Value: 0}}
 	if len(timers) > 0 {
-		doc = append(doc, bson.E{Key: "timer_at", Value: timers[len(timers)-1].Value}, bson.E{Key: "due_at", Value: 1.0})
+		doc = append(doc, bson.E{Key: "timer_at", Value: timers[len(timers)-1].Value})
+	}
+	switch {
+	case len(outbox) > 0:
+		doc = append(doc, bson.E{Key: "due_at", Value: 1.0})
+	case len(timers) > 0:
+		doc = append(doc, bson.E{Key: "due_at", Value: timers[0].Value})
+	case i%250 == 1:
+		doc = append(doc, bson.E{Key: "finished_at", Value: float64(i)})
+	case i%400 == 3:
+		doc = append(doc, bson.E{Key: "dead", Value: bson.A{bson.D{{Key: "kind", Value: "outbox"}, {Key: "seq", Value: 1}}}}, bson.E{Key: "dead_at", Value: 1.0})
 	}
 	return doc
 }

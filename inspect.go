@@ -22,23 +22,15 @@ type Inspection struct {
 	Outbox []OutboxEntry
 	Spawns []SpawnEntry
 	Timers []Timer
-	// Dead is for the relay that is planned: entries that it gave up.
+	// Dead are the entries that were given up, in the order of burial.
 	Dead []DeadLetter
 	// Trace are the kept steps, oldest first; ReadTrace decodes them by json tags too.
 	Trace []bson.Raw
 	// Processed counts the event ids kept; Bytes is the size of the document.
 	Processed, Bytes int
-	// LeasedUntil is the end of the lease that a relay holds; zero: free, until there
-	// are leases.
+	// LeasedUntil is the end of the lease that somebody holds, also when it has passed;
+	// zero: free, or backing off.
 	LeasedUntil time.Time
-}
-
-// DeadLetter is an entry that was given up, with the reason.
-type DeadLetter struct {
-	Entry    Entry
-	Cause    string
-	Attempts int
-	BuriedAt time.Time
 }
 
 // Inspect reads one whole document, in one round trip. It reads what a damaged one
@@ -78,6 +70,9 @@ func (s *Store) inspection(id string, doc bson.Raw) *Inspection {
 	in.Timers = r.timers()
 	for _, raw := range r.elements("trace") {
 		in.Trace = append(in.Trace, bytes.Clone(raw))
+	}
+	for _, l := range s.lettersOf(doc) {
+		in.Dead = append(in.Dead, l.letter)
 	}
 	in.Processed = r.count("processed")
 	if until, ok := seconds(doc.Lookup("lease", "until")); ok && !missing(doc.Lookup("lease", "token")) {

@@ -3,6 +3,7 @@ package mongostore_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -90,6 +91,24 @@ func TestCommandsSent(t *testing.T) {
 		entries, err := store.PendingOutbox(ctx, 2)
 		require.NoError(t, err)
 		count("AckOutbox", func() error { return store.AckOutbox(ctx, entries...) }, "update")
+
+		var leases []*mongostore.Lease
+		count("Claim", func() (err error) { leases, err = store.Claim(ctx, mongostore.ClaimOptions{}); return err }, "find", "update", "find")
+		require.NotEmpty(t, leases)
+		l := leases[0]
+		count("Extend", func() error { return store.Extend(ctx, l, time.Hour) }, "update")
+		count("Bury", func() error { return store.Bury(ctx, l.Outbox[0], nil) }, "update")
+		count("Requeue", func() error { _, err := store.Requeue(ctx, l.Outbox[0]); return err }, "update")
+		count("DeadLetters", func() error { _, err := store.DeadLetters(ctx, mongostore.DeadLetterOptions{}); return err }, "find")
+		count("Complete", func() error { return store.Complete(ctx, l) }, "update")
+		for _, l := range leases[1:] {
+			count("Release", func() error { return store.Release(ctx, l) }, "update")
+		}
+		count("Stats", func() error { _, err := store.Stats(ctx); return err }, "aggregate", "aggregate")
+		count("Purge of nothing", func() error {
+			_, err := store.Purge(ctx, mongostore.PurgeOptions{FinishedBefore: someTime})
+			return err
+		}, "find")
 	})
 }
 

@@ -32,7 +32,7 @@ var indexes = []indexSpec{
 	{name: "timer_at", keys: ascending("timer_at"), sparse: true},
 	{name: "due_at", keys: ascending("due_at"), sparse: true},
 	{name: "finished_at_id", keys: ascending("finished_at", "_id"), only: "finished_at"},
-	{name: "dead_at", keys: ascending("dead.at"), sparse: true},
+	{name: "id_dead_at", keys: ascending("_id", "dead_at"), only: "dead_at"},
 }
 
 // partial is the filter of a partial index; nil: it is none.

@@ -25,6 +25,7 @@ type Store struct {
 	timersPer  perDocument
 	finished   map[string]bool
 	textCodec  bool // snapshots and events are JSON text
+	relays     relaySet
 }
 
 // New makes a Store on client without network work; zero cfg works. The client's

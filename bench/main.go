@@ -81,13 +81,13 @@ type part struct {
 }
 
 func parts() []part {
-	return []part{
+	return append([]part{
 		noisePart(1), noisePart(64),
 		plainPart(1), plainPart(64),
 		fullPart(1), fullPart(64),
 		firstPart(), largePart(), hopPart(), historyPart(),
 		loadPart(), allocsPart(), curvePart(), memoryPart(), sweepPart(),
-	}
+	}, relayParts()...)
 }
 
 // all runs the parts, topology by topology, one server at a time.

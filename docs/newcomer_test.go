@@ -33,6 +33,7 @@ const deliver = `package main
 
 import (
 	"context"
+	"log"
 
 	"github.com/execstore/mongostore"
 )
@@ -58,7 +59,7 @@ func TestNewcomer(t *testing.T) {
 	_, database := server.Database(t)
 	readme := read(t, "README.md")
 	programs, prints := blocks(readme, "go"), blocks(readme, "text")
-	require.Len(t, programs, 2, "the program and the loop that delivers")
+	require.Len(t, programs, 2, "the program and the relay")
 	require.Len(t, prints, 2)
 	program := replaceOnce(t, programs[0], "mongodb://localhost:27017", server.URI())
 	program = replaceOnce(t, program, `"shop"`, `"`+database+`"`)

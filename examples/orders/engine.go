@@ -30,9 +30,10 @@ type TraceStep struct {
 }
 
 // Deliver applies ev to execution id unless it has handled eventID before, and
-// reports whether this was the first time.
-func (e *Engine) Deliver(ctx context.Context, id, eventID string, ev Event) (first bool, err error) {
-	return e.update(ctx, id, ev, mongostore.UpdateOptions{EventID: eventID})
+// reports whether this was the first time. Entries of id's own are gone with the same
+// commit.
+func (e *Engine) Deliver(ctx context.Context, id, eventID string, ev Event, own ...mongostore.Entry) (first bool, err error) {
+	return e.update(ctx, id, ev, mongostore.UpdateOptions{EventID: eventID}, own...)
 }
 
 // Start is Deliver to an execution that need not exist yet.
@@ -40,7 +41,7 @@ func (e *Engine) Start(ctx context.Context, id, eventID string, ev Event) (first
 	return e.update(ctx, id, ev, mongostore.UpdateOptions{EventID: eventID, Create: true})
 }
 
-func (e *Engine) update(ctx context.Context, id string, ev Event, opts mongostore.UpdateOptions) (first bool, err error) {
+func (e *Engine) update(ctx context.Context, id string, ev Event, opts mongostore.UpdateOptions, own ...mongostore.Entry) (first bool, err error) {
 	m, err := newMachine(id)
 	if err != nil {
 		return false, err
@@ -48,6 +49,7 @@ func (e *Engine) update(ctx context.Context, id string, ev Event, opts mongostor
 	runs := 0
 	res, err := e.Store.Update(ctx, id, m, opts, func(ch *mongostore.Changes) error {
 		runs++
+		ch.Acks = own
 		e.apply(m, opts.EventID, ev, ch)
 		return nil
 	})

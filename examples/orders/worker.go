@@ -24,6 +24,7 @@ type Stats struct {
 	Repeats    atomic.Int64 // of these, done before: recognised and not applied again
 	Reruns     atomic.Int64 // transitions run again after losing a race
 	Failures   atomic.Int64 // deliveries that ended in an error and were left for later
+	LostLeases atomic.Int64 // executions that another worker took over meanwhile
 }
 
 func (s *Stats) delivered(first bool) {
@@ -47,11 +48,7 @@ func (c *Counts) add(d Counts) {
 	c.Failures += d.Failures
 }
 
-const (
-	idlePause   = 20 * time.Millisecond
-	errorPause  = 200 * time.Millisecond
-	reportEvery = 200 * time.Millisecond
-)
+const reportEvery = 200 * time.Millisecond
 
 // workerProcess is the life of a worker: it works until the pipe on stdin closes,
 // which it also does when the parent dies, and reports its Counts on stdout.
@@ -71,35 +68,17 @@ func workerProcess(cfg config) error {
 	if err != nil {
 		return err
 	}
-	name := fmt.Sprintf("worker %d (pid %d)", cfg.worker, os.Getpid())
-	relay := &Relay{
-		Engine: &Engine{Store: store, Name: name, Stats: new(Stats)},
-		Ledger: newLedger(client.Database(cfg.database)),
-		Slot:   cfg.worker,
-		Slots:  cfg.workers,
-		Log:    slog.New(slog.NewTextHandler(os.Stderr, nil)).With("worker", cfg.worker),
+	engine := &Engine{Store: store, Name: fmt.Sprintf("worker %d (pid %d)", cfg.worker, os.Getpid()), Stats: new(Stats)}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("worker", cfg.worker)
+	relay, err := newRelay(engine, newLedger(client.Database(cfg.database)), log)
+	if err != nil {
+		return err
 	}
 	var reporter sync.WaitGroup
-	reporter.Go(func() { report(ctx, relay.Engine.Stats) })
-	work(ctx, relay)
+	reporter.Go(func() { report(ctx, engine.Stats) })
+	err = relay.Run(ctx)
 	reporter.Wait()
-	return nil // what was under way is cut off, which is as good as a kill
-}
-
-// work passes over what is due until ctx ends.
-func work(ctx context.Context, r *Relay) {
-	for ctx.Err() == nil {
-		n, err := r.Pass(ctx)
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
-			r.Engine.Stats.Failures.Add(1)
-			r.Log.Warn("sweep failed, going on", "error", err)
-			pause(ctx, errorPause)
-		case n == 0:
-			pause(ctx, idlePause)
-		}
-	}
+	return err
 }
 
 func pause(ctx context.Context, d time.Duration) {

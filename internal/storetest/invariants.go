@@ -30,6 +30,7 @@ func (b *bundle) checkInvariants(t *testing.T) {
 		checkVersion(t, doc)
 		checkTrace(t, doc)
 		b.checkTimes(t, doc)
+		checkLease(t, doc)
 		for field := range seen {
 			checkNumbers(t, doc, field, seen[field])
 		}
@@ -93,14 +94,28 @@ func (b *bundle) checkTimes(t *testing.T, doc bson.Raw) {
 	elements, err := doc.Lookup("timers").Document().Elements()
 	require.NoError(t, err)
 	owes := len(values(t, doc, "outbox")) > 0 || len(values(t, doc, "spawns")) > 0
+	held, _ := doc.Lookup("lease", "until").DoubleOK() // nothing is due before
 	for _, e := range elements {
 		fire := e.Value().Double()
 		require.LessOrEqual(t, doc.Lookup("timer_at").Double(), fire, "timer_at of %s", doc)
-		require.LessOrEqual(t, doc.Lookup("due_at").Double(), fire, "due_at of %s", doc)
+		require.LessOrEqual(t, doc.Lookup("due_at").Double(), max(fire, held), "due_at of %s", doc)
 	}
 	if owes {
-		require.LessOrEqual(t, doc.Lookup("due_at").Double(), seconds(b.clock.Now()), "due_at of %s", doc)
+		require.LessOrEqual(t, doc.Lookup("due_at").Double(), max(seconds(b.clock.Now()), held), "due_at of %s", doc)
 	}
+}
+
+// checkLease: held by a token or backing off without one, and the dead are found.
+func checkLease(t *testing.T, doc bson.Raw) {
+	if lease := doc.Lookup("lease"); lease.Type != 0 && lease.Type != bson.TypeNull {
+		require.Equal(t, bson.TypeDouble, doc.Lookup("lease", "until").Type, "lease of %s", doc)
+		require.Positive(t, doc.Lookup("lease", "attempts").AsInt64(), "lease of %s", doc)
+		token := doc.Lookup("lease", "token")
+		require.True(t, token.Type == 0 || token.StringValue() != "", "lease of %s", doc)
+	}
+	dead := len(values(t, doc, "dead")) > 0
+	require.Equal(t, dead, doc.Lookup("dead_at").Type == bson.TypeDouble, "dead_at of %s", doc)
+	require.Equal(t, dead, doc.Lookup("dead").Type == bson.TypeArray, "dead of %s", doc)
 }
 
 func checkNumbers(t *testing.T, doc bson.Raw, field string, seen map[int64]bool) {

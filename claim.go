@@ -1,0 +1,411 @@
+package mongostore
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	mrand "math/rand/v2"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// ClaimOptions say how much to claim and for how long.
+type ClaimOptions struct {
+	// Limit is the most executions to claim. 0 is 10; negative is refused.
+	Limit int
+	// LeaseFor is how long the leases last without Extend. 0 is 30 s; negative is refused.
+	LeaseFor time.Duration
+}
+
+const (
+	defaultClaim    = 10
+	defaultLeaseFor = 30 * time.Second
+	claimWindow     = 8   // times the limit: what a claim looks at
+	claimRuns       = 4   // tries to take something while others take the same
+	leaseEntries    = 100 // of each kind that one lease carries
+)
+
+// Claim takes leases on executions that are due, the longest due first as far as no
+// other claimer is faster, at most opts.Limit; none is no error. Two claims never
+// hold one execution at the same time, as long as their clocks differ by no more than
+// a quarter of LeaseFor. An entry that cannot be read is buried at once, with the
+// reason, and told to Config.OnDamaged. Three round trips in the steady state.
+// Returns ErrInvalid if opts make no sense or ctx has an open transaction.
+func (s *Store) Claim(ctx context.Context, opts ClaimOptions) ([]*Lease, error) {
+	if opts.Limit < 0 {
+		return nil, invalid("ClaimOptions.Limit", "is negative")
+	}
+	until, err := s.leaseEnd(orElse(opts.LeaseFor, defaultLeaseFor))
+	if err != nil {
+		return nil, invalid("ClaimOptions.LeaseFor", err.(*ValidationError).Reason)
+	}
+	ctx, err = refuseTransaction(ctx)
+	if err != nil {
+		return nil, err
+	}
+	leases, err := s.claim(ctx, min(orElse(opts.Limit, defaultClaim), maxLimit/claimWindow), until)
+	return leases, wrapErr("claim", "", err)
+}
+
+// claim tries the longest due, then random runs of those that are due: what others
+// took meanwhile gives nothing. Busy executions that commits have made due again are
+// put back, because they would stand in front for as long as their lease lasts.
+func (s *Store) claim(ctx context.Context, limit int, until float64) ([]*Lease, error) {
+	window := claimWindow * limit
+	for run := 0; run < claimRuns; {
+		due, busy, strange, err := s.dueWindow(ctx, window)
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range strange {
+			if err := s.shelve(ctx, id); err != nil {
+				return nil, err
+			}
+		}
+		if len(busy) > 0 {
+			if err := s.putBack(ctx, busy); err != nil {
+				return nil, err
+			}
+		}
+		full := len(due)+len(busy)+len(strange) == window
+		if len(due) == 0 && !full {
+			return nil, nil
+		}
+		if len(due) == 0 {
+			continue // only what was put back: it is out of the way now
+		}
+		leases, changed, err := s.takeRun(ctx, due, limit, run, until)
+		if err != nil || len(leases) > 0 {
+			return leases, err
+		}
+		if !changed { // others were faster; else what owed nothing has left the index
+			run++
+		}
+	}
+	return nil, nil
+}
+
+// dueWindow reads the executions that look due, the longest due first.
+func (s *Store) dueWindow(ctx context.Context, window int) (due, busy []string, strange []bson.RawValue, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	now := s.now()
+	cursor, err := s.executions.Find(ctx, bson.D{{Key: "due_at", Value: op("$lte", now)}},
+		options.Find().SetProjection(bson.D{{Key: "lease.until", Value: 1}}).
+			SetSort(bson.D{{Key: "due_at", Value: 1}}).SetLimit(int64(window)).SetBatchSize(int32(window+1)))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	var docs []bson.Raw
+	if err := cursor.All(ctx, &docs); err != nil {
+		return nil, nil, nil, err
+	}
+	for _, doc := range docs {
+		id, ok := doc.Lookup("_id").StringValueOK()
+		until, timed := seconds(doc.Lookup("lease", "until"))
+		switch {
+		case !ok || id == "":
+			strange = append(strange, doc.Lookup("_id"))
+		case timed && until > now:
+			busy = append(busy, id)
+		default:
+			due = append(due, id)
+		}
+	}
+	return due, busy, strange, nil
+}
+
+// takeRun claims a run of what is due: the first one for run 0, else a random one.
+func (s *Store) takeRun(ctx context.Context, due []string, limit, run int, until float64) (leases []*Lease, changed bool, err error) {
+	from := 0
+	if run > 0 && len(due) > limit {
+		from = mrand.IntN(len(due) - limit + 1)
+	}
+	return s.take(ctx, due[from:min(from+limit, len(due))], until)
+}
+
+// take claims those of ids that are still free, and reads them back by the token,
+// whatever the reply was: only the documents tell who holds them.
+func (s *Store) take(ctx context.Context, ids []string, until float64) (leases []*Lease, changed bool, err error) {
+	token, now := rand.Text(), s.now()
+	matched, err := s.sendTake(ctx, ids, now, until, token)
+	if err != nil && !isOpen(err) || err == nil && matched == 0 {
+		return nil, false, err
+	}
+	docs, err := s.readLeased(ctx, ids, token, now)
+	if err != nil {
+		return nil, false, err
+	}
+	leases, err = s.leases(ctx, docs, ids)
+	return leases, matched > 0, err
+}
+
+func (s *Store) sendTake(ctx context.Context, ids []string, now, until float64, token string) (int64, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	filter := append(bson.D{{Key: "_id", Value: op("$in", ids)}}, takeable(now)...)
+	res, err := s.executions.UpdateMany(ctx, filter, s.takeStages(now, until, token))
+	if err != nil {
+		return 0, err
+	}
+	return res.ModifiedCount, nil
+}
+
+// takeable is what a claim may take. An end that is no time keeps nobody out.
+func takeable(now float64) bson.D {
+	return bson.D{
+		{Key: "due_at", Value: op("$lte", now)},
+		{Key: "lease.until", Value: op("$not", bson.D{{Key: "$gt", Value: now}, {Key: "$lt", Value: float64(lastSecond)}})},
+	}
+}
+
+// takeStages is the claim: a lease where something is owed by now, else a due_at that
+// is true. It checks what it reads, because one damaged document would fail the batch.
+func (s *Store) takeStages(now, until float64, token string) bson.A {
+	attempts := cond(s.headIsTried(), op("$add", bson.A{"$lease.attempts", 1}), 1)
+	lease := bson.D{
+		{Key: "token", Value: op("$literal", token)}, {Key: "until", Value: until},
+		{Key: "attempts", Value: attempts}, {Key: "head", Value: headOf(s.cfg.RelayKinds)},
+	}
+	owes, due := op("$ne", bson.A{"$due_at", nil}), op("$lte", bson.A{"$due_at", now})
+	return bson.A{
+		op("$set", bson.D{{Key: "due_at", Value: s.owed(now)}}),
+		op("$set", bson.D{
+			// In two steps: $set merges a document into the one that stands there.
+			{Key: "lease", Value: cond(op("$and", bson.A{owes, due}), lease, op("$ifNull", bson.A{"$lease", "$$REMOVE"}))},
+			{Key: "due_at", Value: cond(owes, cond(due, until, "$due_at"), "$$REMOVE")},
+		}),
+	}
+}
+
+// headOf names the first entry in the order of delivery: attempts are its own.
+func headOf(kinds Kind) any {
+	named := func(prefix string, v any) bson.D {
+		text := op("$convert", bson.D{{Key: "input", Value: v}, {Key: "to", Value: "string"}, {Key: "onError", Value: ""}, {Key: "onNull", Value: ""}})
+		return op("$concat", bson.A{prefix, text})
+	}
+	first := func(field string) bson.D { return op("$arrayElemAt", bson.A{"$" + field + ".seq", 0}) }
+	some := func(field string) bson.D {
+		return op("$and", bson.A{op("$isArray", "$"+field), op("$ne", bson.A{"$" + field, bson.A{}})})
+	}
+	head := any(named("timer:", earliestTimerOrNull))
+	if kinds&KindOutbox != 0 {
+		head = cond(some("outbox"), named("outbox:", first("outbox")), head)
+	}
+	if kinds&KindSpawn != 0 {
+		head = cond(some("spawns"), named("spawn:", first("spawns")), head)
+	}
+	return head
+}
+
+// putBack makes executions due again when their lease or backoff ends.
+func (s *Store) putBack(ctx context.Context, ids []string) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	_, err := s.executions.UpdateMany(ctx,
+		bson.D{{Key: "_id", Value: op("$in", ids)}, {Key: "lease.until", Value: op("$gt", s.now())}},
+		bson.A{op("$set", bson.D{{Key: "due_at", Value: op("$max", bson.A{"$due_at", heldUntil(s.now())})}})})
+	return err
+}
+
+// readLeased ships the work of the executions that the token holds.
+func (s *Store) readLeased(ctx context.Context, ids []string, token string, now float64) ([]bson.Raw, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	cursor, err := s.executions.Find(ctx, bson.D{{Key: "_id", Value: op("$in", ids)}, {Key: "lease.token", Value: token}},
+		options.Find().SetProjection(s.leaseProjection(now)))
+	if err != nil {
+		return nil, err
+	}
+	var docs []bson.Raw
+	return docs, cursor.All(ctx, &docs)
+}
+
+// leaseProjection ships what one lease carries: no event before all spawns, so that
+// a child exists before the event for it.
+func (s *Store) leaseProjection(now float64) bson.D {
+	size := func(field string) bson.D {
+		return cond(op("$isArray", "$"+field), op("$size", "$"+field), 0)
+	}
+	some := func(field string) any {
+		path := "$" + field
+		return cond(op("$isArray", path), op("$slice", bson.A{path, leaseEntries}), path)
+	}
+	kinds, fields := s.cfg.RelayKinds, bson.D{{Key: "lease", Value: 1}}
+	more := bson.A{}
+	if kinds&KindSpawn != 0 {
+		fields = append(fields, bson.E{Key: "spawns", Value: some("spawns")})
+		more = append(more, op("$gt", bson.A{size("spawns"), leaseEntries}))
+	}
+	if kinds&KindOutbox != 0 {
+		outbox := some("outbox")
+		if kinds&KindSpawn != 0 {
+			outbox = cond(op("$gt", bson.A{size("spawns"), leaseEntries}), bson.A{}, outbox)
+		}
+		fields = append(fields, bson.E{Key: "outbox", Value: outbox})
+		more = append(more, op("$gt", bson.A{size("outbox"), leaseEntries}))
+	}
+	if kinds&KindTimer != 0 {
+		fields = append(fields, bson.E{Key: "timers", Value: dueExpression(now, leaseEntries)})
+	}
+	return append(fields, bson.E{Key: "more", Value: op("$or", more)})
+}
+
+// leases reads what was claimed, in the order of ids.
+func (s *Store) leases(ctx context.Context, docs []bson.Raw, ids []string) ([]*Lease, error) {
+	byID := make(map[string]bson.Raw, len(docs))
+	for _, doc := range docs {
+		id, _ := doc.Lookup("_id").StringValueOK()
+		byID[id] = doc
+	}
+	var leases []*Lease
+	for _, id := range ids {
+		doc, ok := byID[id]
+		if !ok {
+			continue
+		}
+		l, wrong := s.lease(id, doc)
+		if len(wrong) > 0 {
+			if err := s.buryDamaged(ctx, l, wrong); err != nil {
+				return leases, err
+			}
+		}
+		if len(wrong) > 0 && len(l.entries()) == 0 {
+			if err := s.Complete(ctx, l); err != nil && !errors.Is(err, ErrLeaseLost) {
+				return leases, err
+			}
+			continue
+		}
+		leases = append(leases, l)
+	}
+	return leases, nil
+}
+
+// lease reads one document that is held, and apart what in it cannot be read.
+func (s *Store) lease(id string, doc bson.Raw) (*Lease, []damagedEntry) {
+	l := &Lease{ExecutionID: id}
+	l.Token, _ = doc.Lookup("lease", "token").StringValueOK()
+	until, _ := seconds(doc.Lookup("lease", "until"))
+	l.Until = fromSeconds(until)
+	attempts, _ := wholeNumber(doc.Lookup("lease", "attempts"))
+	l.Attempt = int(attempts)
+	l.more, _ = doc.Lookup("more").BooleanOK()
+
+	var wrong []damagedEntry
+	attempt := func() int { // the later ones of an execution have not been tried
+		if len(l.Spawns)+len(l.Outbox)+len(l.Timers) == 0 {
+			return l.Attempt
+		}
+		return 1
+	}
+	r := &reader{id: id, doc: doc}
+	wrong = append(wrong, r.eachEntry("spawns", func(r *reader, raw bson.Raw) {
+		if e := readSpawnEntry(r, raw); r.err == nil {
+			e.Token, e.Attempt = l.Token, attempt()
+			l.Spawns = append(l.Spawns, e)
+		}
+	})...)
+	wrong = append(wrong, r.eachEntry("outbox", func(r *reader, raw bson.Raw) {
+		e := s.readOutboxEntry(r, raw)
+		if r.err == nil && e.codec == nil && !json.Valid(e.Event) {
+			r.damaged("outbox.event", "is not JSON")
+		}
+		if r.err == nil {
+			e.Token, e.Attempt = l.Token, attempt()
+			l.Outbox = append(l.Outbox, e)
+		}
+	})...)
+	wrong = append(wrong, r.dueTimersOf(func(t Timer) {
+		t.Token, t.Attempt = l.Token, attempt()
+		l.Timers = append(l.Timers, t)
+	})...)
+	return l, wrong
+}
+
+// damagedEntry is what a relay puts aside: a value that no entry can be read from.
+type damagedEntry struct {
+	field string // spawns, outbox or timers
+	key   string // of a timer
+	value bson.RawValue
+	whole bool // the whole field is no array, or no document
+	err   *DamagedError
+}
+
+// eachEntry reads the entries of an array one by one, past those that are damaged.
+func (r *reader) eachEntry(field string, read func(*reader, bson.Raw)) (wrong []damagedEntry) {
+	v := r.doc.Lookup(field)
+	if missing(v) {
+		return nil
+	}
+	arr, ok := v.ArrayOK()
+	if !ok {
+		err := &DamagedError{ExecutionID: r.id, Field: field, Reason: "is " + typeName(v) + ", not an array"}
+		return []damagedEntry{{field: field, value: v, whole: true, err: err}}
+	}
+	values, _ := arr.Values()
+	for _, v := range values {
+		one := &reader{id: r.id, doc: r.doc}
+		raw, ok := v.DocumentOK()
+		if !ok {
+			one.damaged(field, "holds "+typeName(v)+", not a document")
+		} else {
+			read(one, raw)
+		}
+		if one.err != nil {
+			wrong = append(wrong, damagedEntry{field: field, value: v, err: one.err})
+		}
+	}
+	return wrong
+}
+
+// dueTimersOf reads what dueExpression shipped.
+func (r *reader) dueTimersOf(read func(Timer)) (wrong []damagedEntry) {
+	v := r.doc.Lookup("timers")
+	if kind, ok := v.StringValueOK(); ok {
+		err := &DamagedError{ExecutionID: r.id, Field: "timers", Reason: "is " + kind + ", not a document"}
+		return []damagedEntry{{field: "timers", whole: true, err: err}}
+	}
+	for _, e := range r.elements("timers") {
+		key, _ := e.Lookup("k").StringValueOK()
+		one := &reader{id: r.id, doc: r.doc}
+		if t, ok := one.timer(key, e.Lookup("v")); ok {
+			read(t)
+			continue
+		}
+		wrong = append(wrong, damagedEntry{field: "timers", key: key, value: e.Lookup("v"), err: one.err})
+	}
+	return wrong
+}
+
+// claimOne claims one execution in one trip, if it is due and free.
+func (s *Store) claimOne(ctx context.Context, id string, until float64) (*Lease, error) {
+	token, now := rand.Text(), s.now()
+	bounded, cancel := s.bounded(ctx)
+	doc, err := s.executions.FindOneAndUpdate(bounded, append(byID(id), takeable(now)...), s.takeStages(now, until, token),
+		options.FindOneAndUpdate().SetReturnDocument(options.After).SetProjection(s.leaseProjection(now))).Raw()
+	cancel()
+	switch {
+	case errors.Is(err, mongo.ErrNoDocuments):
+		return nil, nil
+	case isOpen(err):
+		var docs []bson.Raw
+		if docs, err = s.readLeased(ctx, []string{id}, token, now); err != nil || len(docs) == 0 {
+			return nil, err
+		}
+		doc = docs[0]
+	case err != nil:
+		return nil, err
+	}
+	if held, _ := doc.Lookup("lease", "token").StringValueOK(); held != token {
+		return nil, nil // nothing was owed
+	}
+	leases, err := s.leases(ctx, []bson.Raw{doc}, []string{id})
+	if err != nil || len(leases) == 0 {
+		return nil, err
+	}
+	return leases[0], nil
+}

@@ -1,0 +1,464 @@
+package mongostore
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// Dead letters: entries that were given up. They stay in the document of their
+// execution, with the reason, until they are requeued or the execution is purged.
+
+// DeadLetter is an entry that was given up, with the reason.
+type DeadLetter struct {
+	// Entry is what Requeue takes. Of one that cannot be read it names the execution,
+	// and what else could be read; Requeue leaves it where it is.
+	Entry Entry
+	// Cause is the last error as text, or what is wrong with the entry.
+	Cause string
+	// Attempts is how often it was tried.
+	Attempts int
+	// BuriedAt is when, by the clock of the store that buried it.
+	BuriedAt time.Time
+}
+
+// DeadLetterOptions say which dead letters to list.
+type DeadLetterOptions struct {
+	// ExecutionID lists those of one execution; empty: of all.
+	ExecutionID string
+	// Limit is the most items on a page. 0 is 100; negative is refused.
+	Limit int
+	// Cursor is the Next of the page before; empty: the first page.
+	Cursor string
+}
+
+// DeadLetterPage is one page of dead letters, in the order of execution ids and
+// within one execution of burial.
+type DeadLetterPage struct {
+	Items []DeadLetter
+	// Next is the cursor of the next page; empty: this is the last.
+	Next string
+}
+
+// Bury gives an entry up, with the reason: it goes to the dead letters of its
+// execution and no longer holds back the entries after it. A lease on the execution
+// stays. One that is gone is no error. With a Token the lease must be held. cause may
+// be nil.
+// Returns ErrLeaseLost, and nothing is changed, if the entry has a Token that does not
+// hold the lease.
+// Returns ErrInvalid if e is no entry or names no execution, or ctx has an open
+// transaction.
+func (s *Store) Bury(ctx context.Context, e Entry, cause error) error {
+	key, err := keyOf(e)
+	if err != nil {
+		return err
+	}
+	ctx, err = refuseTransaction(ctx)
+	if err != nil {
+		return err
+	}
+	filter := byID(key.execution)
+	if key.token != "" {
+		filter = append(filter, bson.E{Key: "lease.token", Value: key.token})
+	}
+	now := s.now()
+	stages := bson.A{s.burial(key, causeText(cause), now), s.whenDue(now)}
+	if key.token != "" {
+		stages = stages[:1] // due_at is the end of the lease
+	}
+	matched, err := s.updateTwice(ctx, filter, stages)
+	if err == nil && matched == 0 && key.token != "" {
+		err = &LeaseLostError{IDs: []string{key.execution}}
+	}
+	return wrapErr("bury an entry of", key.execution, err)
+}
+
+// updateTwice is one update that may be repeated after a lost reply without doing
+// anything twice.
+func (s *Store) updateTwice(ctx context.Context, filter bson.D, update any) (matched int64, err error) {
+	for range 2 {
+		bounded, cancel := s.bounded(ctx)
+		res, failed := s.executions.UpdateOne(bounded, filter, update)
+		cancel()
+		if failed == nil {
+			return res.MatchedCount, nil
+		}
+		if err = failed; !isOpen(err) || ctx.Err() != nil {
+			break
+		}
+	}
+	return 0, err
+}
+
+// entryKey is where an entry stands in its document.
+type entryKey struct {
+	kind             string // outbox, spawn or timer, as in the dead letters
+	execution, token string
+	seq              int64
+	path             string
+	at               float64
+	attempt          int
+}
+
+func keyOf(e Entry) (key entryKey, err error) {
+	switch e := e.(type) {
+	case OutboxEntry:
+		key = entryKey{kind: "outbox", execution: e.ExecutionID, token: e.Token, seq: e.Seq, attempt: e.Attempt}
+	case SpawnEntry:
+		key = entryKey{kind: "spawn", execution: e.ParentID, token: e.Token, seq: e.Seq, attempt: e.Attempt}
+	case Timer:
+		key = entryKey{kind: "timer", execution: e.ExecutionID, token: e.Token, path: e.Path, at: toSeconds(e.FireAt), attempt: e.Attempt}
+		err = optionalText("entry.Path", e.Path)
+	default:
+		return key, invalid("entry", fmt.Sprintf("is a %T, not an OutboxEntry, SpawnEntry or Timer", e))
+	}
+	return key, cmp.Or(err, validText("entry execution id", key.execution))
+}
+
+// array is the field that holds entries of the kind.
+func (k entryKey) array() string {
+	if k.kind == "spawn" {
+		return "spawns"
+	}
+	return "outbox"
+}
+
+// burial moves the entry, as it stands there, to the dead letters.
+func (s *Store) burial(k entryKey, cause string, now float64) bson.D {
+	letter := bson.D{
+		{Key: "kind", Value: k.kind}, {Key: "cause", Value: literalText(cause)},
+		{Key: "attempts", Value: max(k.attempt, 0)}, {Key: "at", Value: now},
+	}
+	if k.kind == "timer" {
+		timer := Timer{Path: k.path, FireAt: fromSeconds(k.at)}
+		stands := op("$ne", bson.A{withoutTimers([]Timer{timer}).Value, "$timers"})
+		letter = append(letter, bson.E{Key: "path", Value: literalText(k.path)}, bson.E{Key: "fire_at", Value: k.at})
+		return op("$set", append(deadWith(cond(stands, bson.A{letter}, bson.A{}), now), withoutTimers([]Timer{timer})))
+	}
+	path := "$" + k.array()
+	those := op("$filter", bson.D{{Key: "input", Value: orEmptyArray(path)}, {Key: "cond", Value: op("$eq", bson.A{"$$this.seq", k.seq})}})
+	letter = append(letter, bson.E{Key: "seq", Value: k.seq}, bson.E{Key: "entry", Value: "$$this"})
+	letters := op("$map", bson.D{{Key: "input", Value: those}, {Key: "in", Value: letter}})
+	return op("$set", append(deadWith(letters, now), withoutSeqs(k.array(), bson.A{k.seq})))
+}
+
+// deadWith adds letters to the dead ones. dead_at says since when there are any; where
+// dead itself is damaged, it becomes a letter.
+func deadWith(letters any, now float64) bson.D {
+	damaged := bson.D{{Key: "kind", Value: "damaged"}, {Key: "field", Value: "dead"}, {Key: "cause", Value: "is not an array"}, {Key: "value", Value: "$dead"}}
+	all := op("$concatArrays", bson.A{
+		cond(op("$isArray", "$dead"), "$dead", cond(op("$eq", bson.A{op("$ifNull", bson.A{"$dead", nil}), nil}), bson.A{}, bson.A{damaged})),
+		letters,
+	})
+	some := op("$gt", bson.A{op("$size", all), 0})
+	return bson.D{{Key: "dead", Value: cond(some, all, "$$REMOVE")}, {Key: "dead_at", Value: cond(some, op("$ifNull", bson.A{"$dead_at", now}), "$$REMOVE")}}
+}
+
+// buryDamaged puts aside what a claim could not read, as it stands there.
+func (s *Store) buryDamaged(ctx context.Context, l *Lease, wrong []damagedEntry) error {
+	now := s.now()
+	stages := bson.A{}
+	for _, w := range wrong {
+		s.reportDamage(w.err)
+		s.cfg.Logger.Warn("mongostore: an entry that cannot be read is buried", "execution", l.ExecutionID, "field", w.err.Field, "reason", w.err.Reason)
+		stages = append(stages, w.burial(now))
+	}
+	matched, err := s.updateTwice(ctx, holder(l), stages)
+	if err == nil && matched == 0 {
+		return nil // somebody else holds it by now, and will see the same
+	}
+	return err
+}
+
+// burial moves the damaged value, found by what it is.
+func (w damagedEntry) burial(now float64) bson.D {
+	kind := map[string]string{"outbox": "outbox", "spawns": "spawn", "timers": "timer"}[w.field]
+	path := "$" + w.field
+	letter := bson.D{
+		{Key: "kind", Value: kind}, {Key: "field", Value: w.err.Field}, {Key: "damaged", Value: true},
+		{Key: "cause", Value: literalText(causeText(w.err))}, {Key: "attempts", Value: 0}, {Key: "at", Value: now},
+	}
+	if w.whole {
+		empty := any(bson.A{})
+		if w.field == "timers" {
+			empty = op("$literal", bson.D{})
+		}
+		letter = append(letter, bson.E{Key: "value", Value: path})
+		return op("$set", append(deadWith(bson.A{letter}, now), bson.E{Key: w.field, Value: empty}))
+	}
+	value := op("$literal", w.value)
+	letter = append(letter, bson.E{Key: "value", Value: value})
+	if w.field == "timers" {
+		letter = append(letter, bson.E{Key: "path", Value: literalText(decodePath(w.key))})
+		rest := op("$arrayToObject", op("$filter", bson.D{{Key: "input", Value: timersArray}, {Key: "cond", Value: op("$ne", bson.A{"$$this.k", op("$literal", w.key)})}}))
+		return op("$set", append(deadWith(bson.A{letter}, now), bson.E{Key: w.field, Value: rest}))
+	}
+	rest := op("$filter", bson.D{{Key: "input", Value: path}, {Key: "cond", Value: op("$ne", bson.A{"$$this", value})}})
+	return op("$set", append(deadWith(bson.A{letter}, now), bson.E{Key: w.field, Value: rest}))
+}
+
+// shelve takes a document whose _id is no text out of the index of what is due: it is
+// no execution, and no call could name it.
+func (s *Store) shelve(ctx context.Context, id bson.RawValue) error {
+	damaged := &DamagedError{ExecutionID: id.String(), Field: "_id", Reason: "is " + typeName(id) + ", not a string"}
+	s.reportDamage(damaged)
+	letter := bson.D{
+		{Key: "kind", Value: "damaged"}, {Key: "field", Value: "_id"}, {Key: "cause", Value: literalText(causeText(damaged))},
+		{Key: "attempts", Value: 0}, {Key: "at", Value: s.now()},
+	}
+	set := append(deadWith(bson.A{letter}, s.now()), bson.E{Key: "due_at", Value: "$$REMOVE"})
+	_, err := s.updateTwice(ctx, bson.D{{Key: "_id", Value: id}, {Key: "due_at", Value: op("$exists", true)}}, bson.A{op("$set", set)})
+	return err
+}
+
+// Requeue gives dead entries another chance, each at its place in the order of its
+// execution: an event with a lower number is delivered before those after it. A timer
+// whose path is armed again stays armed as it is. What is not dead is no error, and
+// what cannot be read stays. It returns how many entries it moved; one whose reply
+// was lost counts if it is back. One round trip for each entry.
+// Returns ErrInvalid if something is no entry or names no execution, before anything
+// is written, or ctx has an open transaction.
+func (s *Store) Requeue(ctx context.Context, entries ...Entry) (int, error) {
+	keys := make([]entryKey, 0, len(entries))
+	for i, e := range entries {
+		key, err := keyOf(e)
+		if err != nil {
+			return 0, at("entries", i, err)
+		}
+		keys = append(keys, key)
+	}
+	ctx, err := refuseTransaction(ctx)
+	if err != nil {
+		return 0, err
+	}
+	moved := 0
+	for _, key := range keys {
+		n, err := s.requeue(ctx, key)
+		moved += n
+		if err != nil {
+			return moved, wrapErr("requeue an entry of", key.execution, err)
+		}
+	}
+	return moved, nil
+}
+
+func (s *Store) requeue(ctx context.Context, k entryKey) (int, error) {
+	now := s.now()
+	match := bson.D{{Key: "kind", Value: k.kind}, {Key: "damaged", Value: nil}, {Key: "seq", Value: k.seq}}
+	if k.kind == "timer" {
+		match = bson.D{{Key: "kind", Value: k.kind}, {Key: "damaged", Value: nil}, {Key: "path", Value: k.path}, {Key: "fire_at", Value: k.at}}
+	}
+	filter := append(byID(k.execution), bson.E{Key: "dead", Value: op("$elemMatch", match)})
+	stages := bson.A{s.resurrection(k), s.whenDue(now)}
+	var lost bool
+	for {
+		bounded, cancel := s.bounded(ctx)
+		res, err := s.executions.UpdateOne(bounded, filter, stages)
+		cancel()
+		switch {
+		case err == nil && lost:
+			return 1, nil
+		case err == nil:
+			return int(res.MatchedCount), nil
+		case !isOpen(err) || lost || ctx.Err() != nil:
+			return 0, err
+		}
+		lost = true
+	}
+}
+
+// resurrection moves the letters of one entry back to their place.
+func (s *Store) resurrection(k entryKey) bson.D {
+	is := op("$and", bson.A{
+		op("$eq", bson.A{"$$this.kind", k.kind}), op("$eq", bson.A{"$$this.seq", k.seq}), op("$ne", bson.A{"$$this.damaged", true}),
+	})
+	if k.kind == "timer" {
+		is = op("$and", bson.A{
+			op("$eq", bson.A{"$$this.kind", k.kind}), op("$eq", bson.A{"$$this.path", literalText(k.path)}), op("$eq", bson.A{"$$this.fire_at", k.at}),
+		})
+	}
+	filtered := func(by bson.D) bson.D {
+		return op("$filter", bson.D{{Key: "input", Value: "$dead"}, {Key: "cond", Value: by}})
+	}
+	rest := filtered(op("$not", bson.A{is}))
+	set := bson.D{
+		{Key: "dead", Value: cond(op("$eq", bson.A{rest, bson.A{}}), "$$REMOVE", rest)},
+		{Key: "dead_at", Value: cond(op("$eq", bson.A{rest, bson.A{}}), "$$REMOVE", "$dead_at")},
+	}
+	if k.kind == "timer" {
+		armed := op("$arrayToObject", op("$concatArrays", bson.A{
+			bson.A{bson.D{{Key: "k", Value: literalText(encodePath(k.path))}, {Key: "v", Value: k.at}}}, timersArray, // the later one wins
+		}))
+		return op("$set", append(set, bson.E{Key: "timers", Value: armed}))
+	}
+	path := "$" + k.array()
+	back := op("$map", bson.D{{Key: "input", Value: filtered(is)}, {Key: "in", Value: "$$this.entry"}})
+	sorted := op("$sortArray", bson.D{{Key: "input", Value: op("$concatArrays", bson.A{orEmptyArray(path), back})}, {Key: "sortBy", Value: bson.D{{Key: "seq", Value: 1}}}})
+	return op("$set", append(set, bson.E{Key: k.array(), Value: sorted}))
+}
+
+// DeadLetters gives one page of what was given up. Every letter that is there
+// throughout appears exactly once over the pages. Costs what it returns, and the dead
+// letters of the executions on the page.
+// Returns ErrInvalid if opts make no sense or the cursor is not from here.
+func (s *Store) DeadLetters(ctx context.Context, opts DeadLetterOptions) (*DeadLetterPage, error) {
+	limit, err := validLimit("DeadLetterOptions.Limit", opts.Limit)
+	if err != nil {
+		return nil, err
+	}
+	if err := optionalText("DeadLetterOptions.ExecutionID", opts.ExecutionID); err != nil {
+		return nil, err
+	}
+	after, err := decodeDeadCursor(opts)
+	if err != nil {
+		return nil, err
+	}
+	page := &DeadLetterPage{}
+	last := after
+	for batch := min(limit+1, 100); ; {
+		docs, err := s.deadDocuments(outside(ctx), opts.ExecutionID, last, batch)
+		if err != nil {
+			return nil, wrapErr("read dead letters", "", err)
+		}
+		for _, doc := range docs {
+			for _, l := range s.lettersOf(doc) {
+				if l.cursor.ID == after.ID && !l.cursor.beyond(after) {
+					continue
+				}
+				if len(page.Items) == limit {
+					page.Next = last.encode(opts)
+					return page, nil
+				}
+				page.Items, last = append(page.Items, l.letter), l.cursor
+			}
+			id, _ := doc.Lookup("_id").StringValueOK()
+			last = deadCursor{ID: id, At: last.At, Key: last.Key, Done: true}
+		}
+		if len(docs) < batch {
+			return page, nil
+		}
+	}
+}
+
+func (s *Store) deadDocuments(ctx context.Context, id string, after deadCursor, limit int) ([]bson.Raw, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	from := "$gte"
+	if after.Done {
+		from = "$gt"
+	}
+	where := op(from, after.ID)
+	if id != "" {
+		where = append(where, bson.E{Key: "$eq", Value: id})
+	}
+	cursor, err := s.executions.Find(ctx, bson.D{{Key: "dead_at", Value: op("$exists", true)}, {Key: "_id", Value: where}},
+		options.Find().SetProjection(bson.D{{Key: "dead", Value: 1}}).SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(int64(limit)))
+	if err != nil {
+		return nil, err
+	}
+	var docs []bson.Raw
+	return docs, cursor.All(ctx, &docs)
+}
+
+// deadCursor is the last letter of a page: its execution, and its place in there.
+type deadCursor struct {
+	ID   string  `json:"i"`
+	At   float64 `json:"t"`
+	Key  string  `json:"k"`
+	Only string  `json:"o"` // the filter
+	Done bool    `json:"d"` // nothing more in this execution
+}
+
+func (c deadCursor) beyond(other deadCursor) bool {
+	return cmp.Or(cmp.Compare(c.At, other.At), cmp.Compare(c.Key, other.Key)) > 0 && !other.Done
+}
+
+func (c deadCursor) encode(opts DeadLetterOptions) string {
+	c.Only = opts.ExecutionID
+	text, _ := json.Marshal(c) // always encodes
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+func decodeDeadCursor(opts DeadLetterOptions) (c deadCursor, err error) {
+	if opts.Cursor == "" {
+		return c, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(opts.Cursor)
+	if err == nil {
+		err = json.Unmarshal(raw, &c)
+	}
+	switch {
+	case err != nil || c.ID == "":
+		return c, invalid("DeadLetterOptions.Cursor", "is not a cursor that DeadLetters gave")
+	case c.Only != opts.ExecutionID:
+		return c, invalid("DeadLetterOptions.Cursor", "belongs to another execution")
+	}
+	return c, optionalText("DeadLetterOptions.Cursor", c.ID)
+}
+
+type placedLetter struct {
+	letter DeadLetter
+	cursor deadCursor
+}
+
+// lettersOf reads the dead letters of a document in the order of burial.
+func (s *Store) lettersOf(doc bson.Raw) []placedLetter {
+	r := newReader(doc)
+	var out []placedLetter
+	for _, raw := range r.elements("dead") {
+		l := s.letter(r.id, raw)
+		at, _ := seconds(raw.Lookup("at"))
+		out = append(out, placedLetter{l, deadCursor{ID: r.id, At: at, Key: l.Entry.EntryID() + contentKey(raw)}})
+	}
+	s.reportDamage(r.failed())
+	slices.SortStableFunc(out, func(a, b placedLetter) int {
+		return cmp.Or(cmp.Compare(a.cursor.At, b.cursor.At), cmp.Compare(a.cursor.Key, b.cursor.Key))
+	})
+	return out
+}
+
+// contentKey tells letters apart that have the same entry and time.
+func contentKey(raw bson.Raw) string {
+	sum := sha256.Sum256(raw)
+	return "#" + base64.RawURLEncoding.EncodeToString(sum[:6])
+}
+
+// letter reads one dead letter as far as it can be read.
+func (s *Store) letter(id string, raw bson.Raw) DeadLetter {
+	var l DeadLetter
+	l.Cause, _ = text(raw.Lookup("cause"))
+	attempts, _ := wholeNumber(raw.Lookup("attempts"))
+	l.Attempts = int(attempts)
+	if at, ok := seconds(raw.Lookup("at")); ok {
+		l.BuriedAt = fromSeconds(at)
+	}
+	entry, _ := raw.Lookup("entry").DocumentOK()
+	if entry == nil {
+		if entry, _ = raw.Lookup("value").DocumentOK(); entry == nil {
+			entry = emptyDocument
+		}
+	}
+	r := &reader{id: id, doc: raw}
+	switch kind, _ := text(raw.Lookup("kind")); kind {
+	case "spawn":
+		l.Entry = readSpawnEntry(r, entry)
+	case "timer":
+		t := Timer{ExecutionID: id}
+		t.Path, _ = text(raw.Lookup("path"))
+		if at, ok := seconds(raw.Lookup("fire_at")); ok {
+			t.FireAt = fromSeconds(at)
+		}
+		l.Entry = t
+	default:
+		l.Entry = s.readOutboxEntry(r, entry)
+	}
+	return l
+}

@@ -1,0 +1,206 @@
+package mongostore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/execstore/mongostore/internal/runner"
+)
+
+// How a relay works one lease: entry by entry, head of line.
+
+// Permanent marks an error of a handler as one that no retry can mend: the entry is
+// buried at once. ErrExists and ErrInvalid from CreateChild are permanent by
+// themselves. Permanent(nil) is nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+// RetryAfter says when a handler wants the entry again, in place of the backoff; the
+// attempt counts. d of 0 or less is at once. RetryAfter(d, nil) is an error too.
+func RetryAfter(d time.Duration, err error) error { return &retryAfterError{after: d, cause: err} }
+
+var errExhausted = errors.New("attempts exhausted")
+
+// work delivers what l carries and hands it over: done, to be retried, or released. A
+// lease whose head was tried before acks one entry after the other: where an entry
+// kills the process, those before it must not pay for it.
+func (r *Relay) work(ctx context.Context, l *Lease) {
+	entries := l.entries()
+	if len(entries) > 0 && r.exhausted(l.Attempt-1) {
+		if !r.bury(ctx, l, entries[0], errExhausted, 0) {
+			return
+		}
+		entries = entries[1:]
+	}
+	var handled []Entry
+	for i, e := range entries {
+		if context.Cause(ctx) != nil {
+			r.breakOff(ctx, l, handled)
+			return
+		}
+		start := time.Now()
+		err := r.deliver(ctx, e)
+		took := time.Since(start)
+		switch {
+		case err == nil:
+			r.counted.Add(1)
+			r.observe("delivered", e, took, nil)
+			handled = append(handled, e)
+			if l.Attempt > 1 && i < len(entries)-1 {
+				if !r.ackEarly(ctx, l, e) {
+					return
+				}
+				handled = nil
+			}
+		case errors.Is(err, ErrLeaseLost) || context.Cause(ctx) != nil:
+			r.breakOff(ctx, l, handled)
+			return
+		case isPermanent(err) || r.exhausted(attemptOf(e)):
+			if !r.bury(ctx, l, e, err, took) {
+				return
+			}
+		default:
+			r.retry(l, e, handled, err, took)
+			return
+		}
+	}
+	r.finish(l, handover{acked: handled, lease: free})
+	if l.more {
+		r.runner.Wake(l.ExecutionID)
+	}
+}
+
+func (r *Relay) exhausted(attempts int) bool {
+	return r.cfg.MaxAttempts > 0 && attempts >= r.cfg.MaxAttempts
+}
+
+// deliver runs the handler; a panic is an error.
+func (r *Relay) deliver(ctx context.Context, e Entry) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.store.cfg.Logger.Error("mongostore: a handler panicked", "entry", e.EntryID(), "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	switch e := e.(type) {
+	case SpawnEntry:
+		return r.handlers.Spawn(ctx, e)
+	case OutboxEntry:
+		return r.handlers.Outbox(ctx, e)
+	case Timer:
+		return r.handlers.Timer(ctx, e)
+	}
+	return Permanent(fmt.Errorf("no handler for a %T", e))
+}
+
+func isPermanent(err error) bool {
+	return errors.As(err, new(*permanentError)) || errors.Is(err, ErrExists)
+}
+
+// ackEarly acks one entry and keeps the lease.
+func (r *Relay) ackEarly(ctx context.Context, l *Lease, e Entry) bool {
+	var err error
+	ctx = context.WithoutCancel(ctx)
+	switch e := e.(type) {
+	case SpawnEntry:
+		err = r.store.AckSpawn(ctx, e)
+	case OutboxEntry:
+		err = r.store.AckOutbox(ctx, e)
+	case Timer:
+		err = r.store.DeleteTimer(ctx, e)
+	}
+	if err != nil {
+		r.gaveUp(l, err)
+	}
+	return err == nil
+}
+
+// bury gives up one entry and keeps the lease.
+func (r *Relay) bury(ctx context.Context, l *Lease, e Entry, cause error, took time.Duration) bool {
+	if err := r.store.Bury(context.WithoutCancel(ctx), e, cause); err != nil {
+		r.gaveUp(l, err)
+		return false
+	}
+	r.store.cfg.Logger.Warn("mongostore: an entry is buried", "entry", e.EntryID(), "attempt", attemptOf(e), "error", cause)
+	r.observe("buried", e, took, cause)
+	return true
+}
+
+func (r *Relay) retry(l *Lease, e Entry, handled []Entry, err error, took time.Duration) {
+	after := r.cfg.Backoff(max(attemptOf(e), 1))
+	var later *retryAfterError
+	if errors.As(err, &later) {
+		after = later.after
+	}
+	after = min(max(after, 0), maxLeaseFor)
+	h := handover{acked: handled, lease: r.store.retried(r.store.now(), after, err)}
+	if r.finish(l, h) {
+		r.store.cfg.Logger.Info("mongostore: a delivery failed", "entry", e.EntryID(), "attempt", attemptOf(e), "again_in", after, "error", err)
+		r.observe("retried", e, took, err)
+	}
+}
+
+// breakOff ends the work on a lease that is lost, or that has to stop: what was
+// handled is acked if the token still holds, and the rest is as if never claimed.
+func (r *Relay) breakOff(ctx context.Context, l *Lease, handled []Entry) {
+	if !errors.Is(context.Cause(ctx), runner.ErrStopped) {
+		r.gaveUp(l, ErrLeaseLost)
+		return
+	}
+	r.finish(l, handover{acked: handled, lease: r.store.released(r.store.now())})
+}
+
+func (r *Relay) finish(l *Lease, h handover) bool {
+	lost, err := r.finisher.finish(l, h)
+	if lost {
+		err = &LeaseLostError{IDs: []string{l.ExecutionID}}
+	}
+	if err != nil {
+		r.gaveUp(l, err)
+	}
+	return err == nil
+}
+
+// gaveUp is the end of a lease that could not be handed over: it runs out by itself.
+func (r *Relay) gaveUp(l *Lease, err error) {
+	r.store.cfg.Logger.Warn("mongostore: a lease is given up", "execution", l.ExecutionID, "error", err)
+	r.cfg.Observe(RelayEvent{What: "lease_lost", Key: l.ExecutionID, Attempt: l.Attempt, Err: err})
+}
+
+func (r *Relay) claimed(l *Lease) {
+	for _, e := range l.entries() {
+		r.observe("claimed", e, 0, nil)
+	}
+}
+
+func (r *Relay) observe(what string, e Entry, took time.Duration, err error) {
+	event := RelayEvent{What: what, ID: e.EntryID(), Attempt: attemptOf(e), Duration: took, Err: err}
+	switch e := e.(type) {
+	case SpawnEntry:
+		event.Handler, event.Key = "spawn", e.ParentID
+	case OutboxEntry:
+		event.Handler, event.Key = "outbox", e.ExecutionID
+	case Timer:
+		event.Handler, event.Key = "timer", e.ExecutionID
+	}
+	r.cfg.Observe(event)
+}
+
+func attemptOf(e Entry) int {
+	switch e := e.(type) {
+	case SpawnEntry:
+		return e.Attempt
+	case OutboxEntry:
+		return e.Attempt
+	case Timer:
+		return e.Attempt
+	}
+	return 0
+}

@@ -1,0 +1,355 @@
+package mongostore
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/execstore/mongostore/internal/runner"
+)
+
+// Handlers deliver what executions owe. A handler that returns nil has delivered; an
+// error by Permanent buries the entry; one by RetryAfter, and any other, keeps back the
+// entry and all that its execution owes after it. Handlers are called concurrently, for
+// one execution never two at a time. An entry is delivered at least once: deduplicate
+// by EntryID, or consume it with Changes.Acks in the commit that handles it. ctx ends,
+// with ErrLeaseLost as its cause, when the lease cannot be trusted any more.
+type Handlers struct {
+	// Outbox delivers an event.
+	Outbox func(ctx context.Context, e OutboxEntry) error
+	// Spawn creates a child, by CreateChild.
+	Spawn func(ctx context.Context, e SpawnEntry) error
+	// Timer tells that a timer has fired.
+	Timer func(ctx context.Context, t Timer) error
+}
+
+// RelayConfig says how a Relay works; zero is the default of each field, and negative
+// is refused unless a field says otherwise.
+type RelayConfig struct {
+	// Workers is how many executions are delivered at a time. 0 is 4.
+	Workers int
+	// Batch is how many executions are claimed at a time. 0 is 10.
+	Batch int
+	// MaxAttempts is after how many failed or broken off deliveries an entry is buried.
+	// 0 is 10; negative never buries but what is Permanent, so that the order is strict.
+	MaxAttempts int
+	// LeaseFor is how long a lease lasts that is not renewed, and it is renewed four
+	// times in that. A quarter of it is the allowed difference between the clocks of two
+	// processes. 0 is 30 s.
+	LeaseFor time.Duration
+	// PollEvery is the longest pause between two looks at what is due. 0 is 1 s.
+	PollEvery time.Duration
+	// StopTimeout is how long handlers may go on after Run's ctx has ended. 0 is 10 s.
+	StopTimeout time.Duration
+	// Backoff is how long a failed entry is kept back after attempt number 1, 2, ... Nil
+	// is a random time up to 200 ms, doubling up to 1 minute (full jitter).
+	Backoff func(attempt int) time.Duration
+	// Observe is told what happens, concurrently, and must not block. Nil: nobody.
+	Observe func(RelayEvent)
+}
+
+// RelayEvent is something that happened to an entry, or to a lease.
+type RelayEvent struct {
+	// What is claimed, delivered, retried, buried or lease_lost.
+	What string
+	// ID is the EntryID; for lease_lost empty. Handler is outbox, spawn or timer. Key is
+	// the execution.
+	ID, Handler, Key string
+	// Attempt counts, 1 the first.
+	Attempt int
+	// Duration is that of the handler; for claimed and lease_lost zero.
+	Duration time.Duration
+	// Err is why, for retried, buried and lease_lost.
+	Err error
+}
+
+// Relay delivers what the executions of a store owe: any number of relays in any
+// number of processes share the work, in order per execution. Make it by NewRelay.
+type Relay struct {
+	store    *Store
+	handlers Handlers
+	cfg      RelayConfig
+	runner   *runner.Runner[*Lease]
+	finisher finisher
+	counted  atomic.Int64 // delivered entries
+}
+
+// NewRelay makes a Relay; Run or Drain starts it.
+// Returns ErrInvalid if there is no handler for a kind in Config.RelayKinds, or a field
+// of cfg makes no sense.
+func (s *Store) NewRelay(h Handlers, cfg RelayConfig) (*Relay, error) {
+	for _, k := range []struct {
+		kind Kind
+		name string
+		is   bool
+	}{{KindOutbox, "Outbox", h.Outbox != nil}, {KindSpawn, "Spawn", h.Spawn != nil}, {KindTimer, "Timer", h.Timer != nil}} {
+		if s.cfg.RelayKinds&k.kind != 0 && !k.is {
+			return nil, invalid("Handlers."+k.name, "is nil, and Config.RelayKinds makes executions due for it")
+		}
+	}
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	r := &Relay{store: s, handlers: h, cfg: cfg}
+	r.finisher.store = s
+	r.runner = runner.New[*Lease](relaySource{r}, runner.Config{
+		Workers: cfg.Workers, Batch: cfg.Batch, PollEvery: cfg.PollEvery, LeaseFor: cfg.LeaseFor, StopTimeout: cfg.StopTimeout,
+		Lost: ErrLeaseLost, Logger: s.cfg.Logger,
+	})
+	return r, nil
+}
+
+func (c RelayConfig) withDefaults() (RelayConfig, error) {
+	for _, f := range []struct {
+		name     string
+		negative bool
+	}{
+		{"Workers", c.Workers < 0}, {"Batch", c.Batch < 0}, {"LeaseFor", c.LeaseFor < 0},
+		{"PollEvery", c.PollEvery < 0}, {"StopTimeout", c.StopTimeout < 0},
+	} {
+		if f.negative {
+			return c, invalid("RelayConfig."+f.name, "is negative")
+		}
+	}
+	c.Workers, c.Batch, c.MaxAttempts = orElse(c.Workers, 4), orElse(c.Batch, defaultClaim), orElse(c.MaxAttempts, 10)
+	c.LeaseFor, c.PollEvery = orElse(c.LeaseFor, defaultLeaseFor), orElse(c.PollEvery, time.Second)
+	c.StopTimeout = orElse(c.StopTimeout, 10*time.Second)
+	if c.LeaseFor > maxLeaseFor {
+		return c, invalid("RelayConfig.LeaseFor", "is above a year")
+	}
+	if c.Backoff == nil {
+		c.Backoff = fullJitter
+	}
+	if c.Observe == nil {
+		c.Observe = func(RelayEvent) {}
+	}
+	return c, nil
+}
+
+const maxLeaseFor = 365 * 24 * time.Hour
+
+// fullJitter spreads retries over the whole of a doubling pause, as is best known from
+// retries against overloaded services: those who failed together do not come together.
+func fullJitter(attempt int) time.Duration {
+	const first, most = 200 * time.Millisecond, time.Minute
+	pause := most
+	if attempt = max(attempt, 1); attempt < 10 {
+		pause = min(first<<(attempt-1), most)
+	}
+	return time.Duration(rand.Int64N(int64(pause) + 1))
+}
+
+// Run delivers until ctx ends, and returns nil then: what was claimed and not begun is
+// released, handlers get StopTimeout, and those that go on longer have their ctx
+// cancelled and are waited for. It goes on through errors of the server. It warns in
+// the log if Setup was forgotten. At most one Run or Drain at a time.
+// Returns ErrInvalid if the relay runs already.
+func (r *Relay) Run(ctx context.Context) error {
+	r.warnWithoutSetup(ctx)
+	r.store.relays.add(r)
+	defer r.store.relays.remove(r)
+	return running(r.runner.Run(ctx))
+}
+
+// Drain delivers until nothing is due by Config.Clock, and returns how many entries it
+// delivered: for tests, and for jobs that run from time to time. What backs off or is
+// leased by others is not due. At most one Run or Drain at a time.
+// Returns ErrInvalid if the relay runs already, else ctx's error, or that of a claim.
+func (r *Relay) Drain(ctx context.Context) (int, error) {
+	before := r.counted.Load()
+	err := running(r.runner.Drain(ctx))
+	return int(r.counted.Load() - before), wrapErr("drain", "", err)
+}
+
+func running(err error) error {
+	if errors.Is(err, runner.ErrRunning) {
+		return invalid("Relay", "runs already")
+	}
+	return err
+}
+
+// warnWithoutSetup looks for the index that every claim needs.
+func (r *Relay) warnWithoutSetup(ctx context.Context) {
+	bounded, cancel := r.store.bounded(outside(ctx))
+	defer cancel()
+	missing, err := r.store.missingIndexes(bounded)
+	if err != nil || len(missing) == 0 {
+		return
+	}
+	names := make([]string, 0, len(missing))
+	for _, index := range missing {
+		names = append(names, index.name)
+	}
+	r.store.cfg.Logger.Warn("mongostore: Store.Setup was not called, every claim scans the collection",
+		"collection", r.store.executions.Name(), "missing", names)
+}
+
+// relaySource is the Relay as the runner sees it.
+type relaySource struct{ *Relay }
+
+func (r relaySource) Claim(ctx context.Context, limit int) ([]*Lease, error) {
+	leases, err := r.store.Claim(ctx, ClaimOptions{Limit: limit, LeaseFor: r.cfg.LeaseFor})
+	for _, l := range leases {
+		r.claimed(l)
+	}
+	return leases, err
+}
+
+func (r relaySource) ClaimOne(ctx context.Context, id string) (*Lease, bool, error) {
+	until, err := r.store.leaseEnd(r.cfg.LeaseFor)
+	if err != nil {
+		return nil, false, err
+	}
+	l, err := r.store.claimOne(outside(ctx), id, until)
+	if err != nil || l == nil {
+		return nil, false, wrapErr("claim", id, err)
+	}
+	r.claimed(l)
+	return l, true, nil
+}
+
+func (r relaySource) Extend(ctx context.Context, held []*Lease) (lost []*Lease, err error) {
+	until, err := r.store.leaseEnd(r.cfg.LeaseFor)
+	if err != nil {
+		return nil, err
+	}
+	return r.store.extendOf(ctx, held, until)
+}
+
+func (r relaySource) Work(ctx context.Context, l *Lease) { r.work(ctx, l) }
+
+func (r relaySource) Release(ctx context.Context, l *Lease) {
+	if err := r.store.Release(ctx, l); err != nil {
+		r.gaveUp(l, err)
+	}
+}
+
+// relaySet are the relays that run in this process on one store.
+type relaySet struct {
+	mu     sync.Mutex
+	relays atomic.Pointer[[]*Relay]
+}
+
+func (rs *relaySet) all() []*Relay {
+	if p := rs.relays.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+func (rs *relaySet) add(r *Relay) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	all := append(append([]*Relay{}, rs.all()...), r)
+	rs.relays.Store(&all)
+}
+
+func (rs *relaySet) remove(r *Relay) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	var rest []*Relay
+	for _, other := range rs.all() {
+		if other != r {
+			rest = append(rest, other)
+		}
+	}
+	rs.relays.Store(&rest)
+}
+
+// wakeRelays tells one relay of this process that a commit has made its execution due.
+func (s *Store) wakeRelays(a *attempt) {
+	relays := s.relays.all()
+	if len(relays) == 0 {
+		return
+	}
+	if due, ok := s.dueAt(a); ok && due <= s.now() {
+		relays[rand.IntN(len(relays))].runner.Wake(a.plan.id)
+	}
+}
+
+// finisher hands over many leases in one command: what workers finish while a command
+// is on its way goes into the next one.
+type finisher struct {
+	store   *Store
+	mu      sync.Mutex
+	waiting []*finishing
+	flying  bool
+}
+
+type finishing struct {
+	lease    *Lease
+	handover handover
+	lost     bool
+	err      error
+	done     chan struct{}
+}
+
+// finish hands l over and waits for the answer.
+func (f *finisher) finish(l *Lease, h handover) (lost bool, err error) {
+	one := &finishing{lease: l, handover: h, done: make(chan struct{})}
+	f.mu.Lock()
+	f.waiting = append(f.waiting, one)
+	lead := !f.flying
+	f.flying = true
+	f.mu.Unlock()
+	if lead {
+		f.fly()
+	}
+	<-one.done
+	return one.lost, one.err
+}
+
+// fly sends until nobody waits. The one whose turn it is hands the rest to a goroutine
+// of its own, so that it is not kept from its next lease.
+func (f *finisher) fly() {
+	f.send(f.take())
+	f.mu.Lock()
+	more := len(f.waiting) > 0
+	f.flying = more
+	f.mu.Unlock()
+	if more {
+		go f.fly()
+	}
+}
+
+func (f *finisher) take() []*finishing {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	batch := f.waiting
+	f.waiting = nil
+	return batch
+}
+
+func (f *finisher) send(batch []*finishing) {
+	leases, hs := make([]*Lease, 0, len(batch)), make([]handover, 0, len(batch))
+	for _, one := range batch {
+		leases, hs = append(leases, one.lease), append(hs, one.handover)
+	}
+	lost, err := f.store.handOver(context.Background(), leases, hs, f.store.now())
+	gone := make(map[*Lease]bool, len(lost))
+	for _, l := range lost {
+		gone[l] = true
+	}
+	for _, one := range batch {
+		one.lost, one.err = gone[one.lease], err
+		close(one.done)
+	}
+}
+
+// extendOf is extend for leases that others work with: their Until stays as it is.
+func (s *Store) extendOf(ctx context.Context, held []*Lease, until float64) (lost []*Lease, err error) {
+	copies, from := make([]*Lease, len(held)), map[*Lease]*Lease{}
+	for i, l := range held {
+		copies[i] = &Lease{ExecutionID: l.ExecutionID, Token: l.Token}
+		from[copies[i]] = l
+	}
+	gone, err := s.extend(ctx, copies, until)
+	for _, c := range gone {
+		lost = append(lost, from[c])
+	}
+	return lost, wrapErr("extend leases", "", err)
+}
