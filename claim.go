@@ -55,8 +55,8 @@ func (s *Store) Claim(ctx context.Context, opts ClaimOptions) ([]*Lease, error) 
 // took meanwhile gives nothing. Busy executions that commits have made due again are
 // put back, because they would stand in front for as long as their lease lasts.
 func (s *Store) claim(ctx context.Context, limit int, until float64) ([]*Lease, error) {
-	window := claimWindow * limit
-	for run := 0; run < claimRuns; {
+	window := limit // as a rule nobody is in the way
+	for run := 0; run < claimRuns; window = claimWindow * limit {
 		due, busy, strange, err := s.dueWindow(ctx, window)
 		if err != nil {
 			return nil, err
@@ -75,8 +75,8 @@ func (s *Store) claim(ctx context.Context, limit int, until float64) ([]*Lease, 
 		if len(due) == 0 && !full {
 			return nil, nil
 		}
-		if len(due) == 0 {
-			continue // only what was put back: it is out of the way now
+		if full && len(due) < min(limit, window-len(due)) || len(due) == 0 {
+			continue // mostly what was put back: it is out of the way now
 		}
 		leases, changed, err := s.takeRun(ctx, due, limit, run, until)
 		if err != nil || len(leases) > 0 {
@@ -166,11 +166,14 @@ func takeable(now float64) bson.D {
 // takeStages is the claim: a lease where something is owed by now, else a due_at that
 // is true. It checks what it reads, because one damaged document would fail the batch.
 func (s *Store) takeStages(now, until float64, token string) bson.A {
-	attempts := cond(s.headIsTried(), op("$add", bson.A{"$lease.attempts", 1}), 1)
-	lease := bson.D{
-		{Key: "token", Value: op("$literal", token)}, {Key: "until", Value: until},
-		{Key: "attempts", Value: attempts}, {Key: "head", Value: headOf(s.cfg.RelayKinds)},
-	}
+	tried := op("$and", bson.A{op("$eq", bson.A{"$lease.head", "$$head"}), isNumber("$lease.attempts")})
+	lease := op("$let", bson.D{
+		{Key: "vars", Value: bson.D{{Key: "head", Value: headOf(s.cfg.RelayKinds, "$due_at")}}}, // the earliest timer's time, by then
+		{Key: "in", Value: bson.D{
+			{Key: "token", Value: op("$literal", token)}, {Key: "until", Value: until},
+			{Key: "attempts", Value: cond(tried, op("$add", bson.A{"$lease.attempts", 1}), 1)}, {Key: "head", Value: "$$head"},
+		}},
+	})
 	owes, due := op("$ne", bson.A{"$due_at", nil}), op("$lte", bson.A{"$due_at", now})
 	return bson.A{
 		op("$set", bson.D{{Key: "due_at", Value: s.owed(now)}}),
@@ -182,8 +185,9 @@ func (s *Store) takeStages(now, until float64, token string) bson.A {
 	}
 }
 
-// headOf names the first entry in the order of delivery: attempts are its own.
-func headOf(kinds Kind) any {
+// headOf names the first entry in the order of delivery: attempts are its own. A timer
+// is named by its time.
+func headOf(kinds Kind, timer any) any {
 	named := func(prefix string, v any) bson.D {
 		text := op("$convert", bson.D{{Key: "input", Value: v}, {Key: "to", Value: "string"}, {Key: "onError", Value: ""}, {Key: "onNull", Value: ""}})
 		return op("$concat", bson.A{prefix, text})
@@ -192,7 +196,7 @@ func headOf(kinds Kind) any {
 	some := func(field string) bson.D {
 		return op("$and", bson.A{op("$isArray", "$"+field), op("$ne", bson.A{"$" + field, bson.A{}})})
 	}
-	head := any(named("timer:", earliestTimerOrNull))
+	head := any(named("timer:", timer))
 	if kinds&KindOutbox != 0 {
 		head = cond(some("outbox"), named("outbox:", first("outbox")), head)
 	}
@@ -252,7 +256,8 @@ func (s *Store) leaseProjection(now float64) bson.D {
 	if kinds&KindTimer != 0 {
 		fields = append(fields, bson.E{Key: "timers", Value: dueExpression(now, leaseEntries)})
 	}
-	return append(fields, bson.E{Key: "more", Value: op("$or", more)})
+	return append(fields, bson.E{Key: "more", Value: op("$or", more)},
+		bson.E{Key: "untimed", Value: op("$eq", bson.A{"$timers", bson.D{}})})
 }
 
 // leases reads what was claimed, in the order of ids.
@@ -294,6 +299,7 @@ func (s *Store) lease(id string, doc bson.Raw) (*Lease, []damagedEntry) {
 	attempts, _ := wholeNumber(doc.Lookup("lease", "attempts"))
 	l.Attempt = int(attempts)
 	l.more, _ = doc.Lookup("more").BooleanOK()
+	l.untimed, _ = doc.Lookup("untimed").BooleanOK()
 
 	var wrong []damagedEntry
 	attempt := func() int { // the later ones of an execution have not been tried

@@ -31,10 +31,11 @@ var errExhausted = errors.New("attempts exhausted")
 // work delivers what l carries and hands it over: done, to be retried, or released. A
 // lease whose head was tried before acks one entry after the other: where an entry
 // kills the process, those before it must not pay for it.
-func (r *Relay) work(ctx context.Context, l *Lease) {
+func (r *Relay) work(ctx context.Context, l *Lease, done func()) {
 	entries := l.entries()
 	if len(entries) > 0 && r.exhausted(l.Attempt-1) {
 		if !r.bury(ctx, l, entries[0], errExhausted, 0) {
+			done()
 			return
 		}
 		entries = entries[1:]
@@ -42,7 +43,7 @@ func (r *Relay) work(ctx context.Context, l *Lease) {
 	var handled []Entry
 	for i, e := range entries {
 		if context.Cause(ctx) != nil {
-			r.breakOff(ctx, l, handled)
+			r.breakOff(ctx, l, handled, done)
 			return
 		}
 		start := time.Now()
@@ -55,26 +56,30 @@ func (r *Relay) work(ctx context.Context, l *Lease) {
 			handled = append(handled, e)
 			if l.Attempt > 1 && i < len(entries)-1 {
 				if !r.ackEarly(ctx, l, e) {
+					done()
 					return
 				}
 				handled = nil
 			}
 		case errors.Is(err, ErrLeaseLost) || context.Cause(ctx) != nil:
-			r.breakOff(ctx, l, handled)
+			r.breakOff(ctx, l, handled, done)
 			return
 		case isPermanent(err) || r.exhausted(attemptOf(e)):
 			if !r.bury(ctx, l, e, err, took) {
+				done()
 				return
 			}
 		default:
-			r.retry(l, e, handled, err, took)
+			r.retry(l, e, handled, err, took, done)
 			return
 		}
 	}
-	r.finish(l, handover{acked: handled, lease: free})
-	if l.more {
-		r.runner.Wake(l.ExecutionID)
-	}
+	whole := len(handled) == len(l.Outbox)+len(l.Spawns)
+	r.finish(l, handover{acked: handled, lease: free, quick: whole && r.store.canBeQuick(l)}, done, func() {
+		if l.more {
+			r.runner.Wake(l.ExecutionID)
+		}
+	})
 }
 
 func (r *Relay) exhausted(attempts int) bool {
@@ -133,7 +138,7 @@ func (r *Relay) bury(ctx context.Context, l *Lease, e Entry, cause error, took t
 	return true
 }
 
-func (r *Relay) retry(l *Lease, e Entry, handled []Entry, err error, took time.Duration) {
+func (r *Relay) retry(l *Lease, e Entry, handled []Entry, err error, took time.Duration, done func()) {
 	after := r.cfg.Backoff(max(attemptOf(e), 1))
 	var later *retryAfterError
 	if errors.As(err, &later) {
@@ -141,31 +146,35 @@ func (r *Relay) retry(l *Lease, e Entry, handled []Entry, err error, took time.D
 	}
 	after = min(max(after, 0), maxLeaseFor)
 	h := handover{acked: handled, lease: r.store.retried(r.store.now(), after, err)}
-	if r.finish(l, h) {
+	r.finish(l, h, done, func() {
 		r.store.cfg.Logger.Info("mongostore: a delivery failed", "entry", e.EntryID(), "attempt", attemptOf(e), "again_in", after, "error", err)
 		r.observe("retried", e, took, err)
-	}
+	})
 }
 
 // breakOff ends the work on a lease that is lost, or that has to stop: what was
 // handled is acked if the token still holds, and the rest is as if never claimed.
-func (r *Relay) breakOff(ctx context.Context, l *Lease, handled []Entry) {
+func (r *Relay) breakOff(ctx context.Context, l *Lease, handled []Entry, done func()) {
 	if !errors.Is(context.Cause(ctx), runner.ErrStopped) {
 		r.gaveUp(l, ErrLeaseLost)
+		done()
 		return
 	}
-	r.finish(l, handover{acked: handled, lease: r.store.released(r.store.now())})
+	r.finish(l, handover{acked: handled, lease: r.store.released(r.store.now())}, done, nil)
 }
 
-func (r *Relay) finish(l *Lease, h handover) bool {
-	lost, err := r.finisher.finish(l, h)
-	if lost {
-		err = &LeaseLostError{IDs: []string{l.ExecutionID}}
-	}
-	if err != nil {
-		r.gaveUp(l, err)
-	}
-	return err == nil
+// finish hands l over in the background, and then calls handedOver if it went well, and
+// done in any case.
+func (r *Relay) finish(l *Lease, h handover, done, handedOver func()) {
+	r.finisher.finish(l, h, func(err error) {
+		defer done()
+		switch {
+		case err != nil:
+			r.gaveUp(l, err)
+		case handedOver != nil:
+			handedOver()
+		}
+	})
 }
 
 // gaveUp is the end of a lease that could not be handed over: it runs out by itself.

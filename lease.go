@@ -33,7 +33,8 @@ type Lease struct {
 	Spawns []SpawnEntry
 	Timers []Timer
 
-	more bool // there is more than it carries
+	more    bool // there is more than it carries
+	untimed bool // no timer was armed when it was claimed
 }
 
 // entries gives all entries in the order of delivery: a child exists before the
@@ -194,6 +195,7 @@ func (l *Lease) valid() error {
 type handover struct {
 	acked []Entry
 	lease any
+	quick bool // try the classic update first
 }
 
 // free is a lease that nobody holds and that nothing is known of.
@@ -209,7 +211,7 @@ func (s *Store) released(now float64) bson.D {
 // headIsTried is whether the attempts in the lease are those of the entry that is
 // first now.
 func (s *Store) headIsTried() bson.D {
-	return op("$and", bson.A{op("$eq", bson.A{"$lease.head", headOf(s.cfg.RelayKinds)}), isNumber("$lease.attempts")})
+	return op("$and", bson.A{op("$eq", bson.A{"$lease.head", headOf(s.cfg.RelayKinds, earliestTimerOrNull)}), isNumber("$lease.attempts")})
 }
 
 // retried is a lease without a holder: what is leased and what backs off look the same
@@ -218,7 +220,7 @@ func (s *Store) retried(now float64, after time.Duration, cause error) bson.D {
 	return op("$mergeObjects", bson.A{bson.D{ // a bare document would be merged into the lease that stands there
 		{Key: "until", Value: now + math.Max(after.Seconds(), 0)},
 		{Key: "attempts", Value: cond(s.headIsTried(), "$lease.attempts", 1)},
-		{Key: "head", Value: headOf(s.cfg.RelayKinds)},
+		{Key: "head", Value: headOf(s.cfg.RelayKinds, earliestTimerOrNull)},
 		{Key: "cause", Value: literalText(causeText(cause))},
 	}})
 }
@@ -262,10 +264,11 @@ func (s *Store) handOver(ctx context.Context, leases []*Lease, hs []handover, no
 		return nil, err
 	case err == nil && matched == int64(len(leases)):
 		return nil, nil
-	case err == nil && len(leases) == 1:
+	case err == nil && len(leases) == 1 && !hs[0].quick:
 		return leases, nil
 	}
 	for i, l := range leases {
+		hs[i].quick = false
 		one, err := s.sendHandovers(ctx, leases[i:i+1], hs[i:i+1], now)
 		if err != nil {
 			return nil, err
@@ -288,7 +291,8 @@ func (s *Store) sendHandovers(ctx context.Context, leases []*Lease, hs []handove
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	if len(leases) == 1 {
-		res, err := s.executions.UpdateOne(ctx, holder(leases[0]), s.handoverStages(hs[0], now))
+		filter, update := s.handoverUpdate(leases[0], hs[0], now)
+		res, err := s.executions.UpdateOne(ctx, filter, update)
 		if err != nil {
 			return 0, err
 		}
@@ -296,13 +300,49 @@ func (s *Store) sendHandovers(ctx context.Context, leases []*Lease, hs []handove
 	}
 	writes := make([]mongo.WriteModel, 0, len(leases))
 	for i, l := range leases {
-		writes = append(writes, mongo.NewUpdateOneModel().SetFilter(holder(l)).SetUpdate(s.handoverStages(hs[i], now)))
+		filter, update := s.handoverUpdate(l, hs[i], now)
+		writes = append(writes, mongo.NewUpdateOneModel().SetFilter(filter).SetUpdate(update))
 	}
 	res, err := s.executions.BulkWrite(ctx, writes, options.BulkWrite().SetOrdered(false))
 	if err != nil {
 		return 0, err
 	}
 	return res.MatchedCount, nil
+}
+
+func (s *Store) handoverUpdate(l *Lease, h handover, now float64) (filter bson.D, update any) {
+	if h.quick {
+		return untouched(l), acksAll
+	}
+	return holder(l), s.handoverStages(h, now)
+}
+
+// quickEntries is up to how many entries the classic update is worth its filter.
+const quickEntries = 20
+
+// canBeQuick is whether a classic update can complete l: at a quarter of the cost of
+// the pipeline, if nothing has been added to the document since the claim.
+func (s *Store) canBeQuick(l *Lease) bool {
+	return s.cfg.RelayKinds == kindAll && l.untimed && !l.more && len(l.Timers) == 0 && len(l.Outbox)+len(l.Spawns) <= quickEntries
+}
+
+// acksAll leaves nothing that is owed.
+var acksAll = bson.D{
+	{Key: "$set", Value: bson.D{{Key: "outbox", Value: bson.A{}}, {Key: "spawns", Value: bson.A{}}}},
+	{Key: "$unset", Value: bson.D{{Key: "lease", Value: ""}, {Key: "due_at", Value: ""}, {Key: "timer_at", Value: ""}}},
+}
+
+// untouched finds the document of l only while it owes exactly what l carries.
+func untouched(l *Lease) bson.D {
+	filter := append(holder(l), bson.E{Key: "timers", Value: bson.D{}},
+		bson.E{Key: "outbox", Value: op("$size", len(l.Outbox))}, bson.E{Key: "spawns", Value: op("$size", len(l.Spawns))})
+	for i, e := range l.Outbox {
+		filter = append(filter, bson.E{Key: "outbox." + index(i) + ".seq", Value: e.Seq})
+	}
+	for i, e := range l.Spawns {
+		filter = append(filter, bson.E{Key: "spawns." + index(i) + ".seq", Value: e.Seq})
+	}
+	return filter
 }
 
 func holder(l *Lease) bson.D {

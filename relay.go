@@ -220,7 +220,7 @@ func (r relaySource) Extend(ctx context.Context, held []*Lease) (lost []*Lease, 
 	return r.store.extendOf(ctx, held, until)
 }
 
-func (r relaySource) Work(ctx context.Context, l *Lease) { r.work(ctx, l) }
+func (r relaySource) Work(ctx context.Context, l *Lease, done func()) { r.work(ctx, l, done) }
 
 func (r relaySource) Release(ctx context.Context, l *Lease) {
 	if err := r.store.Release(ctx, l); err != nil {
@@ -268,75 +268,6 @@ func (s *Store) wakeRelays(a *attempt) {
 	}
 	if due, ok := s.dueAt(a); ok && due <= s.now() {
 		relays[rand.IntN(len(relays))].runner.Wake(a.plan.id)
-	}
-}
-
-// finisher hands over many leases in one command: what workers finish while a command
-// is on its way goes into the next one.
-type finisher struct {
-	store   *Store
-	mu      sync.Mutex
-	waiting []*finishing
-	flying  bool
-}
-
-type finishing struct {
-	lease    *Lease
-	handover handover
-	lost     bool
-	err      error
-	done     chan struct{}
-}
-
-// finish hands l over and waits for the answer.
-func (f *finisher) finish(l *Lease, h handover) (lost bool, err error) {
-	one := &finishing{lease: l, handover: h, done: make(chan struct{})}
-	f.mu.Lock()
-	f.waiting = append(f.waiting, one)
-	lead := !f.flying
-	f.flying = true
-	f.mu.Unlock()
-	if lead {
-		f.fly()
-	}
-	<-one.done
-	return one.lost, one.err
-}
-
-// fly sends until nobody waits. The one whose turn it is hands the rest to a goroutine
-// of its own, so that it is not kept from its next lease.
-func (f *finisher) fly() {
-	f.send(f.take())
-	f.mu.Lock()
-	more := len(f.waiting) > 0
-	f.flying = more
-	f.mu.Unlock()
-	if more {
-		go f.fly()
-	}
-}
-
-func (f *finisher) take() []*finishing {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	batch := f.waiting
-	f.waiting = nil
-	return batch
-}
-
-func (f *finisher) send(batch []*finishing) {
-	leases, hs := make([]*Lease, 0, len(batch)), make([]handover, 0, len(batch))
-	for _, one := range batch {
-		leases, hs = append(leases, one.lease), append(hs, one.handover)
-	}
-	lost, err := f.store.handOver(context.Background(), leases, hs, f.store.now())
-	gone := make(map[*Lease]bool, len(lost))
-	for _, l := range lost {
-		gone[l] = true
-	}
-	for _, one := range batch {
-		one.lost, one.err = gone[one.lease], err
-		close(one.done)
 	}
 }
 

@@ -19,10 +19,11 @@ type Source[T comparable] interface {
 	ClaimOne(ctx context.Context, id string) (T, bool, error)
 	// Extend renews leases and names those that are lost.
 	Extend(ctx context.Context, held []T) (lost []T, err error)
-	// Work delivers and hands over. Its ctx ends with cause Config.Lost when the lease
-	// cannot be trusted any more, and with cause ErrStopped when the runner is out of
-	// patience.
-	Work(ctx context.Context, lease T)
+	// Work delivers and hands over, and calls done, once, when nothing of the lease is
+	// left to do; it may return before, so that the worker takes the next one. Its ctx
+	// ends with cause Config.Lost when the lease cannot be trusted any more, and with
+	// cause ErrStopped when the runner is out of patience.
+	Work(ctx context.Context, lease T, done func())
 	// Release gives back a lease that was not begun.
 	Release(ctx context.Context, lease T)
 }
@@ -113,6 +114,7 @@ type stage[T comparable] struct {
 	*Runner[T]
 	queue   chan T
 	patient context.Context // the workers': outlives the run's
+	leases  sync.WaitGroup  // that are held
 }
 
 func (r *Runner[T]) run(ctx context.Context, claims func(*stage[T]) error) error {
@@ -138,6 +140,7 @@ func (r *Runner[T]) run(ctx context.Context, claims func(*stage[T]) error) error
 	}
 	close(st.queue)
 	workers.Wait()
+	st.leases.Wait()
 	still()
 	heart.Wait()
 	return err
@@ -286,6 +289,7 @@ func (st *stage[T]) enqueue(l T, sent time.Time) {
 	st.mu.Lock()
 	st.held[l] = h
 	st.mu.Unlock()
+	st.leases.Add(1)
 	st.queue <- l // has room for all that is held
 }
 
@@ -298,6 +302,7 @@ func (st *stage[T]) letGo(l T) {
 	h.distrust.Stop()
 	h.cancel(nil)
 	signal(st.freed)
+	st.leases.Done()
 }
 
 func (st *stage[T]) work() {
@@ -305,10 +310,11 @@ func (st *stage[T]) work() {
 		st.mu.Lock()
 		ctx := st.held[l].ctx
 		st.mu.Unlock()
-		if ctx.Err() == nil { // else it was lost while it waited
-			st.source.Work(ctx, l)
+		if ctx.Err() != nil { // it was lost while it waited
+			st.letGo(l)
+			continue
 		}
-		st.letGo(l)
+		st.source.Work(ctx, l, func() { st.letGo(l) })
 	}
 }
 
