@@ -203,7 +203,7 @@ func latencyPart() part {
 		base := side{name: "floor", op: func(ctx context.Context, _, i int) error { return fl.plain(ctx, i%100) }}
 		quick := measure{workers: 1, ops: b.size(40, 3), chunks: 1, pairs: b.size(15, 1), value: p50,
 			sides: []side{{name: "local", timed: l.after(l.store, 5*time.Millisecond)}, base}}
-		slow := measure{workers: 1, ops: b.size(8, 1), pairs: b.size(7, 1), value: p50, sides: []side{
+		slow := measure{workers: 1, ops: b.size(3, 1), pairs: b.size(7, 1), value: p50, sides: []side{
 			{name: "busy", timed: l.after(l.remote, 0)}, {name: "idle", timed: l.after(l.remote, time.Duration(b.size(1900, 1))*time.Millisecond)}, base,
 		}}
 		for _, m := range []measure{quick, slow} {
