@@ -7,7 +7,7 @@ type attempt struct {
 	id     commitID
 	base   known // what the value knew of the document
 	mode   mode
-	firsts [2]int64 // first number by seqKind
+	firsts perKind // first number
 
 	traceIndex  int64
 	traceStored bool // the document has a trace_next

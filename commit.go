@@ -90,26 +90,14 @@ func (s *Store) prepare(ctx context.Context, h *Header, p *plan, inTransaction b
 	return a, s.number(ctx, a)
 }
 
-// number takes numbers for the emits and the spawns, side by side in one wait.
+// number takes numbers for the emits and the spawns in one wait.
 func (s *Store) number(ctx context.Context, a *attempt) (err error) {
+	count := perKind{outboxSeq: int64(len(a.emits)), spawnSeq: int64(len(a.spawns))}
+	if count == (perKind{}) {
+		return nil
+	}
 	ctx = outside(ctx)
-	var tickets [2]ticket
-	counts := [2]int{outboxSeq: len(a.emits), spawnSeq: len(a.spawns)}
-	for kind, count := range counts {
-		if count > 0 {
-			tickets[kind] = s.seqs[kind].ask(ctx, int64(count), a.base.seqHigh[kind])
-		}
-	}
-	for kind, count := range counts {
-		if count == 0 {
-			continue
-		}
-		first, failed := s.seqs[kind].wait(ctx, tickets[kind])
-		if failed != nil {
-			err = failed
-		}
-		a.firsts[kind] = first
-	}
+	a.firsts, err = s.seqs.wait(ctx, s.seqs.ask(ctx, count, a.base.seqHigh))
 	return err
 }
 

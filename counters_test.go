@@ -29,44 +29,47 @@ func newGate() *gate {
 	return &gate{entered: make(chan struct{}, 100), pass: make(chan error, 100)}
 }
 
-func (g *gate) increment(ctx context.Context, count, _ int64) (int64, error) {
+func (g *gate) increment(ctx context.Context, count, _ perKind) numbered {
 	g.entered <- struct{}{}
 	select {
 	case err := <-g.pass:
 		if err != nil {
-			return 0, err
+			return numbered{errs: [2]error{outboxSeq: err}}
 		}
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return numbered{errs: [2]error{outboxSeq: ctx.Err()}}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.n += count
-	g.counts = append(g.counts, count)
-	return g.n, nil
+	g.n += count[outboxSeq]
+	g.counts = append(g.counts, count[outboxSeq])
+	return numbered{last: perKind{outboxSeq: g.n}}
 }
+
+// events is so many numbers for events.
+func events(n int64) perKind { return perKind{outboxSeq: n} }
 
 func TestWhoWaitsTogetherIsServedTogether(t *testing.T) {
 	t.Parallel()
 	g := newGate()
 	a := newAllocator(g.increment, 1)
 	ctx := t.Context()
-	first := a.ask(ctx, 1, 0)
+	first := a.ask(ctx, events(1), events(0))
 	<-g.entered // the first call is on its way: nobody joins it
 	var waiting []ticket
 	for range 5 {
-		waiting = append(waiting, a.ask(ctx, 2, 0))
+		waiting = append(waiting, a.ask(ctx, events(2), events(0)))
 	}
 	g.pass <- nil
 	n, err := a.wait(ctx, first)
 	require.NoError(t, err)
-	require.EqualValues(t, 1, n)
+	require.EqualValues(t, 1, n[outboxSeq])
 	<-g.entered
 	g.pass <- nil
 	for i, ticket := range waiting {
 		n, err := a.wait(ctx, ticket)
 		require.NoError(t, err)
-		require.EqualValues(t, 2+2*i, n)
+		require.EqualValues(t, 2+2*i, n[outboxSeq])
 	}
 	require.NoError(t, a.idle(ctx))
 	require.Equal(t, []int64{1, 10}, g.counts, "one increment of the sum")
@@ -76,10 +79,10 @@ func TestAWaiterWhoLeavesLeavesAGap(t *testing.T) {
 	t.Parallel()
 	g := newGate()
 	a := newAllocator(g.increment, 1)
-	holding := a.ask(t.Context(), 1, 0)
+	holding := a.ask(t.Context(), events(1), events(0))
 	<-g.entered
 	leaving, leave := context.WithCancel(t.Context())
-	gone, stays := a.ask(leaving, 3, 0), a.ask(t.Context(), 2, 0)
+	gone, stays := a.ask(leaving, events(3), events(0)), a.ask(t.Context(), events(2), events(0))
 	leave()
 	_, err := a.wait(leaving, gone)
 	require.ErrorIs(t, err, context.Canceled)
@@ -90,7 +93,7 @@ func TestAWaiterWhoLeavesLeavesAGap(t *testing.T) {
 	g.pass <- nil
 	n, err := a.wait(t.Context(), stays)
 	require.NoError(t, err)
-	require.EqualValues(t, 5, n)
+	require.EqualValues(t, 5, n[outboxSeq])
 }
 
 func TestTheLastWaiterTakesTheCallAlong(t *testing.T) {
@@ -98,7 +101,7 @@ func TestTheLastWaiterTakesTheCallAlong(t *testing.T) {
 	g := newGate()
 	a := newAllocator(g.increment, 1)
 	ctx, leave := context.WithCancel(t.Context())
-	ticket := a.ask(ctx, 1, 0)
+	ticket := a.ask(ctx, events(1), events(0))
 	<-g.entered
 	leave()
 	_, err := a.wait(ctx, ticket)
@@ -126,7 +129,7 @@ func TestALostReplyOfACounterIsRepeatedOnce(t *testing.T) {
 				g.pass <- err
 			}
 			a := newAllocator(g.increment, 1)
-			_, err := a.wait(t.Context(), a.ask(t.Context(), 1, 0))
+			_, err := a.wait(t.Context(), a.ask(t.Context(), events(1), events(0)))
 			if c.want == nil {
 				require.NoError(t, err)
 			} else {
@@ -145,9 +148,9 @@ func TestABlockServesUntilItIsUsedUpOrBehind(t *testing.T) {
 	}
 	a := newAllocator(g.increment, 10)
 	take := func(count, above int64) int64 {
-		n, err := a.wait(t.Context(), a.ask(t.Context(), count, above))
+		n, err := a.wait(t.Context(), a.ask(t.Context(), events(count), events(above)))
 		require.NoError(t, err)
-		return n
+		return n[outboxSeq]
 	}
 	require.EqualValues(t, 1, take(3, 0))
 	require.EqualValues(t, 4, take(3, 3), "from the block")
@@ -224,12 +227,12 @@ func TestCombiningOnARealServer(t *testing.T) {
 		wg.Go(func() {
 			for range each {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-				n, err := s.seqs[outboxSeq].wait(ctx, s.seqs[outboxSeq].ask(ctx, 2, 0))
+				n, err := s.seqs.wait(ctx, s.seqs.ask(ctx, events(2), perKind{}))
 				cancel()
 				if err != nil {
 					t.Error(err)
 				}
-				for _, n := range []int64{n, n + 1} {
+				for _, n := range []int64{n[outboxSeq], n[outboxSeq] + 1} {
 					if _, had := seen.LoadOrStore(n, true); had {
 						twice.Add(1)
 					}
@@ -241,6 +244,49 @@ func TestCombiningOnARealServer(t *testing.T) {
 	require.Zero(t, twice.Load(), "no number is given twice")
 	require.Less(t, len(sent.Names()), callers*each/4, "callers share increments")
 	require.NoError(t, s.Close(t.Context()))
+}
+
+// Both counters are moved in one command while nobody else moves them; where somebody
+// has, they are read again, and no number is given twice.
+func TestBothCountersInOneCommand(t *testing.T) {
+	t.Parallel()
+	server := mongotest.Standalone(t)
+	client, database := server.Database(t)
+	var sent mongotest.Commands
+	mine, err := New(server.Client(t, options.Client().SetMonitor(sent.Monitor())), Config{Database: database})
+	require.NoError(t, err)
+	other, err := New(client, Config{Database: database})
+	require.NoError(t, err)
+	both := Changes{Emits: []Emit{{}, {}}, Spawns: []Spawn{{ChildID: "c"}}}
+	o, theirs := &plainRun{Header{ID: "o"}}, &plainRun{Header{ID: "theirs"}}
+	commit := func(s *Store, r *plainRun, ch Changes, want ...string) CommitResult {
+		t.Helper()
+		sent.Reset()
+		res, err := s.Commit(t.Context(), r, ch)
+		require.NoError(t, err)
+		if want != nil {
+			require.ElementsMatch(t, want, sent.Names())
+		}
+		return res
+	}
+	fam, up := "findAndModify", "update"
+	commit(mine, o, both, fam, fam, "insert")
+	res := commit(mine, o, both, up, up)
+	require.Equal(t, []int64{3, 4}, res.OutboxSeqs)
+	require.Equal(t, []int64{2}, res.SpawnSeqs)
+
+	require.Equal(t, []int64{5}, commit(other, theirs, Changes{Emits: []Emit{{}}}).OutboxSeqs)
+	res = commit(mine, o, both, up, fam, fam, up)
+	require.Equal(t, []int64{6, 7}, res.OutboxSeqs, "another process was there")
+	require.Equal(t, []int64{4}, res.SpawnSeqs, "3 is a gap: only this counter stood where it was left")
+	commit(mine, o, both, fam, fam, up)
+	require.Equal(t, []int64{10, 11}, commit(mine, o, both, up, up).OutboxSeqs)
+
+	_, err = mine.counters.UpdateByID(t.Context(), "spawn", bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: "x"}}}})
+	require.NoError(t, err)
+	_, err = mine.Commit(t.Context(), o, both)
+	require.ErrorIs(t, err, ErrDamaged)
+	require.Equal(t, []int64{16}, commit(mine, o, Changes{Emits: []Emit{{}}}).OutboxSeqs, "the other counter goes on")
 }
 
 func TestErrorsOfTheFunnel(t *testing.T) {

@@ -18,7 +18,7 @@ type known struct {
 	stored    promoted // the promoted fields as they stand in the document
 	current   bool     // they were written by the commit to version
 	traceNext int64    // trace_next; absentTrace: not in the document
-	seqHigh   [2]int64 // seq_hi by seqKind
+	seqHigh   perKind  // seq_hi
 	open      *openTry // what is not known to have landed, newest first
 }
 

@@ -56,7 +56,7 @@ func TestCommandsSent(t *testing.T) {
 		count("a commit with emits", commit(store, o, with(emits, nil)), "findAndModify", "update")
 		rest.Processed = "e2"
 		count("a commit with both", commit(store, o, with(emits, spawns)), "findAndModify", "findAndModify", "update")
-		count("a first commit with both", commit(store, newOrder("both"), with(emits, spawns)), "findAndModify", "findAndModify", "insert")
+		count("a first commit with both, while nobody else numbers", commit(store, newOrder("both"), with(emits, spawns)), "update", "insert")
 
 		b := loadedOrder(t, blocks, "b")
 		count("the first with a block", commit(blocks, b, mongostore.Changes{Emits: emits, Spawns: spawns}), "findAndModify", "findAndModify", "update")

@@ -20,7 +20,7 @@ type Store struct {
 	owned      bool // Connect opened the client
 	executions *mongo.Collection
 	counters   *mongo.Collection
-	seqs       [2]*allocator
+	seqs       *allocator
 	entriesPer [2]perDocument // by seqKind
 	timersPer  perDocument
 	finished   map[string]bool
@@ -48,9 +48,7 @@ func New(client *mongo.Client, cfg Config) (*Store, error) {
 	db := client.Database(cfg.Database, ownOptions(cfg))
 	s.executions = db.Collection(cfg.Prefix + "executions")
 	s.counters = db.Collection(cfg.Prefix + "counters")
-	for _, kind := range []seqKind{outboxSeq, spawnSeq} {
-		s.seqs[kind] = newAllocator(s.incrementer(kind), cfg.SeqBlock)
-	}
+	s.seqs = newAllocator((&counterPair{store: s}).increment, cfg.SeqBlock)
 	return s, nil
 }
 
@@ -123,10 +121,8 @@ func (s *Store) awaitServer(ctx context.Context) error {
 // disconnects the client if Connect opened it. An injected client stays connected.
 // Returns ctx's error if it ends first.
 func (s *Store) Close(ctx context.Context) error {
-	for _, a := range s.seqs {
-		if err := a.idle(ctx); err != nil {
-			return wrapErr("close", "", err)
-		}
+	if err := s.seqs.idle(ctx); err != nil {
+		return wrapErr("close", "", err)
 	}
 	if !s.owned {
 		return nil
