@@ -254,7 +254,11 @@ func (s *Store) leaseProjection(now float64) bson.D {
 		more = append(more, op("$gt", bson.A{size("outbox"), leaseEntries}))
 	}
 	if kinds&KindTimer != 0 {
-		fields = append(fields, bson.E{Key: "timers", Value: dueExpression(now, leaseEntries)})
+		timers := any(dueExpression(now, leaseEntries))
+		if len(more) > 0 {
+			timers = cond(op("$or", more), bson.A{}, timers)
+		}
+		fields = append(fields, bson.E{Key: "timers", Value: timers})
 	}
 	return append(fields, bson.E{Key: "more", Value: op("$or", more)},
 		bson.E{Key: "untimed", Value: op("$eq", bson.A{"$timers", bson.D{}})})

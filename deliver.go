@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/execstore/mongostore/internal/runner"
@@ -13,8 +14,8 @@ import (
 // How a relay works one lease: entry by entry, head of line.
 
 // Permanent marks an error of a handler as one that no retry can mend: the entry is
-// buried at once. ErrExists and ErrInvalid from CreateChild are permanent by
-// themselves. Permanent(nil) is nil.
+// buried at once. ErrExists from a Spawn handler, as CreateChild gives it, is permanent
+// by itself. Permanent(nil) is nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -34,7 +35,7 @@ var errExhausted = errors.New("attempts exhausted")
 func (r *Relay) work(ctx context.Context, l *Lease, done func()) {
 	entries := l.entries()
 	if len(entries) > 0 && r.exhausted(l.Attempt-1) {
-		if !r.bury(ctx, l, entries[0], errExhausted, 0) {
+		if !r.bury(ctx, l, oneLess(entries[0]), errExhausted, 0) { // it was not tried this time
 			done()
 			return
 		}
@@ -61,10 +62,10 @@ func (r *Relay) work(ctx context.Context, l *Lease, done func()) {
 				}
 				handled = nil
 			}
-		case errors.Is(err, ErrLeaseLost) || context.Cause(ctx) != nil:
+		case lost(l, err) || context.Cause(ctx) != nil:
 			r.breakOff(ctx, l, handled, done)
 			return
-		case isPermanent(err) || r.exhausted(attemptOf(e)):
+		case isPermanent(e, err) || r.exhausted(attemptOf(e)):
 			if !r.bury(ctx, l, e, err, took) {
 				done()
 				return
@@ -86,14 +87,33 @@ func (r *Relay) exhausted(attempts int) bool {
 	return r.cfg.MaxAttempts > 0 && attempts >= r.cfg.MaxAttempts
 }
 
-// deliver runs the handler; a panic is an error.
+// deliver runs the handler in a goroutine of its own: a panic is an error, and so is
+// runtime.Goexit, which tests call to end themselves.
 func (r *Relay) deliver(ctx context.Context, e Entry) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			r.store.cfg.Logger.Error("mongostore: a handler panicked", "entry", e.EntryID(), "panic", p, "stack", string(debug.Stack()))
-			err = fmt.Errorf("panic: %v", p)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		returned := false
+		defer func() {
+			p := recover()
+			switch {
+			case p != nil:
+				r.store.cfg.Logger.Error("mongostore: a handler panicked", "entry", e.EntryID(), "panic", p, "stack", string(debug.Stack()))
+				err = fmt.Errorf("panic: %v", p)
+			case !returned:
+				err = errors.New("the handler called runtime.Goexit")
+			}
+		}()
+		if err = r.handle(ctx, e); err != nil {
+			_ = err.Error() // one that cannot tell what it is panics here
 		}
+		returned = true
 	}()
+	<-ended
+	return err
+}
+
+func (r *Relay) handle(ctx context.Context, e Entry) error {
 	switch e := e.(type) {
 	case SpawnEntry:
 		return r.handlers.Spawn(ctx, e)
@@ -105,8 +125,39 @@ func (r *Relay) deliver(ctx context.Context, e Entry) (err error) {
 	return Permanent(fmt.Errorf("no handler for a %T", e))
 }
 
-func isPermanent(err error) bool {
-	return errors.As(err, new(*permanentError)) || errors.Is(err, ErrExists)
+func isPermanent(e Entry, err error) bool {
+	if errors.As(err, new(*retryAfterError)) {
+		return false
+	}
+	_, spawns := e.(SpawnEntry)
+	return errors.As(err, new(*permanentError)) || spawns && errors.Is(err, ErrExists)
+}
+
+// lost is whether err says that l is lost, and not another lease.
+func lost(l *Lease, err error) bool {
+	var e *LeaseLostError
+	return errors.As(err, &e) && slices.Contains(e.IDs, l.ExecutionID)
+}
+
+// pause asks Backoff, which is the user's code.
+func (r *Relay) pause(attempt int) (d time.Duration) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.store.cfg.Logger.Error("mongostore: RelayConfig.Backoff panicked", "panic", p, "stack", string(debug.Stack()))
+			d = fullJitter(attempt)
+		}
+	}()
+	return r.cfg.Backoff(attempt)
+}
+
+// emit tells Observe, which is the user's code.
+func (r *Relay) emit(event RelayEvent) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.store.cfg.Logger.Error("mongostore: RelayConfig.Observe panicked", "panic", p, "stack", string(debug.Stack()))
+		}
+	}()
+	r.cfg.Observe(event)
 }
 
 // ackEarly acks one entry and keeps the lease.
@@ -139,7 +190,7 @@ func (r *Relay) bury(ctx context.Context, l *Lease, e Entry, cause error, took t
 }
 
 func (r *Relay) retry(l *Lease, e Entry, handled []Entry, err error, took time.Duration, done func()) {
-	after := r.cfg.Backoff(max(attemptOf(e), 1))
+	after := r.pause(max(attemptOf(e), 1))
 	var later *retryAfterError
 	if errors.As(err, &later) {
 		after = later.after
@@ -152,15 +203,15 @@ func (r *Relay) retry(l *Lease, e Entry, handled []Entry, err error, took time.D
 	})
 }
 
-// breakOff ends the work on a lease that is lost, or that has to stop: what was
-// handled is acked if the token still holds, and the rest is as if never claimed.
+// breakOff ends the work on a lease that cannot be trusted any more, or that has to
+// stop. What was handled is acked and the rest is as if never claimed, if the token
+// still holds: a lease that was only distrusted need not run out.
 func (r *Relay) breakOff(ctx context.Context, l *Lease, handled []Entry, done func()) {
 	if !errors.Is(context.Cause(ctx), runner.ErrStopped) {
 		r.gaveUp(l, ErrLeaseLost)
-		done()
-		return
 	}
-	r.finish(l, handover{acked: handled, lease: r.store.released(r.store.now())}, done, nil)
+	h := handover{acked: handled, lease: r.store.released(r.store.now())}
+	r.finisher.finish(l, h, func(error) { done() })
 }
 
 // finish hands l over in the background, and then calls handedOver if it went well, and
@@ -180,7 +231,7 @@ func (r *Relay) finish(l *Lease, h handover, done, handedOver func()) {
 // gaveUp is the end of a lease that could not be handed over: it runs out by itself.
 func (r *Relay) gaveUp(l *Lease, err error) {
 	r.store.cfg.Logger.Warn("mongostore: a lease is given up", "execution", l.ExecutionID, "error", err)
-	r.cfg.Observe(RelayEvent{What: "lease_lost", Key: l.ExecutionID, Attempt: l.Attempt, Err: err})
+	r.emit(RelayEvent{What: "lease_lost", Key: l.ExecutionID, Attempt: l.Attempt, Err: err})
 }
 
 func (r *Relay) claimed(l *Lease) {
@@ -199,7 +250,23 @@ func (r *Relay) observe(what string, e Entry, took time.Duration, err error) {
 	case Timer:
 		event.Handler, event.Key = "timer", e.ExecutionID
 	}
-	r.cfg.Observe(event)
+	r.emit(event)
+}
+
+// oneLess is e before the attempt that is counted and not made.
+func oneLess(e Entry) Entry {
+	switch e := e.(type) {
+	case SpawnEntry:
+		e.Attempt--
+		return e
+	case OutboxEntry:
+		e.Attempt--
+		return e
+	case Timer:
+		e.Attempt--
+		return e
+	}
+	return e
 }
 
 func attemptOf(e Entry) int {

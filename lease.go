@@ -128,14 +128,14 @@ func (s *Store) extend(ctx context.Context, leases []*Lease, until float64) (los
 	if err != nil {
 		return nil, err
 	}
-	held := map[string]bool{}
+	held := map[string]string{}
 	if res.MatchedCount < int64(len(leases)) {
 		if held, err = s.heldOf(ctx, filter); err != nil {
 			return nil, err
 		}
 	}
 	for _, l := range leases {
-		if res.MatchedCount < int64(len(leases)) && !held[l.ExecutionID] {
+		if res.MatchedCount < int64(len(leases)) && held[l.ExecutionID] != l.Token {
 			lost = append(lost, l)
 			continue
 		}
@@ -146,11 +146,11 @@ func (s *Store) extend(ctx context.Context, leases []*Lease, until float64) (los
 	return lost, nil
 }
 
-// heldOf reads which executions a filter of leases still finds.
-func (s *Store) heldOf(ctx context.Context, filter bson.D) (map[string]bool, error) {
+// heldOf reads which executions a filter of leases still finds, and under what token.
+func (s *Store) heldOf(ctx context.Context, filter bson.D) (map[string]string, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	cursor, err := s.executions.Find(ctx, filter, options.Find().SetProjection(bson.D{{Key: "_id", Value: 1}}))
+	cursor, err := s.executions.Find(ctx, filter, options.Find().SetProjection(bson.D{{Key: "lease.token", Value: 1}}))
 	if err != nil {
 		return nil, err
 	}
@@ -158,10 +158,10 @@ func (s *Store) heldOf(ctx context.Context, filter bson.D) (map[string]bool, err
 	if err := cursor.All(ctx, &docs); err != nil {
 		return nil, err
 	}
-	held := make(map[string]bool, len(docs))
+	held := make(map[string]string, len(docs))
 	for _, doc := range docs {
 		id, _ := doc.Lookup("_id").StringValueOK()
-		held[id] = true
+		held[id], _ = doc.Lookup("lease", "token").StringValueOK()
 	}
 	return held, nil
 }
@@ -366,8 +366,8 @@ func (s *Store) handedOver(ctx context.Context, l *Lease, h handover) (bool, err
 			still = append(still, op("timers."+encodePath(e.Path), bson.D{{Key: "$gte", Value: at - nanosecond}, {Key: "$lte", Value: at + nanosecond}}))
 		}
 	}
-	if len(still) == 0 {
-		return true, nil // nothing to lose: somebody else's lease now, or free as asked
+	if len(still) == 0 { // free as asked, unless somebody else has it by now
+		still = bson.A{op("lease.token", bson.D{{Key: "$exists", Value: true}, {Key: "$ne", Value: l.Token}})}
 	}
 	_, err := s.executions.FindOne(ctx, append(byID(l.ExecutionID), bson.E{Key: "$or", Value: still}), memberOptions).Raw()
 	if errors.Is(err, mongo.ErrNoDocuments) {

@@ -1,9 +1,12 @@
 package mongostore
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,16 +32,17 @@ type Handlers struct {
 // RelayConfig says how a Relay works; zero is the default of each field, and negative
 // is refused unless a field says otherwise.
 type RelayConfig struct {
-	// Workers is how many executions are delivered at a time. 0 is 4.
+	// Workers is how many executions are delivered at a time. 0 is 4, most 10,000.
 	Workers int
-	// Batch is how many executions are claimed at a time. 0 is 10.
+	// Batch is how many executions are claimed at a time, and wait for a worker at most.
+	// 0 is 10, most 10,000.
 	Batch int
 	// MaxAttempts is after how many failed or broken off deliveries an entry is buried.
 	// 0 is 10; negative never buries but what is Permanent, so that the order is strict.
 	MaxAttempts int
 	// LeaseFor is how long a lease lasts that is not renewed, and it is renewed four
 	// times in that. A quarter of it is the allowed difference between the clocks of two
-	// processes. 0 is 30 s.
+	// processes. 0 is 30 s; less than 100 ms and more than a year are refused.
 	LeaseFor time.Duration
 	// PollEvery is the longest pause between two looks at what is due. 0 is 1 s.
 	PollEvery time.Duration
@@ -118,8 +122,13 @@ func (c RelayConfig) withDefaults() (RelayConfig, error) {
 	c.Workers, c.Batch, c.MaxAttempts = orElse(c.Workers, 4), orElse(c.Batch, defaultClaim), orElse(c.MaxAttempts, 10)
 	c.LeaseFor, c.PollEvery = orElse(c.LeaseFor, defaultLeaseFor), orElse(c.PollEvery, time.Second)
 	c.StopTimeout = orElse(c.StopTimeout, 10*time.Second)
-	if c.LeaseFor > maxLeaseFor {
+	switch {
+	case c.LeaseFor > maxLeaseFor:
 		return c, invalid("RelayConfig.LeaseFor", "is above a year")
+	case c.LeaseFor < minLeaseFor:
+		return c, invalid("RelayConfig.LeaseFor", "is below 100 ms, no time to renew it")
+	case c.Workers > mostLeases || c.Batch > mostLeases:
+		return c, invalid("RelayConfig.Workers and Batch", fmt.Sprintf("are above %d", mostLeases))
 	}
 	if c.Backoff == nil {
 		c.Backoff = fullJitter
@@ -130,7 +139,11 @@ func (c RelayConfig) withDefaults() (RelayConfig, error) {
 	return c, nil
 }
 
-const maxLeaseFor = 365 * 24 * time.Hour
+const (
+	minLeaseFor = 100 * time.Millisecond
+	maxLeaseFor = 365 * 24 * time.Hour
+	mostLeases  = 10_000 // held by one process
+)
 
 // fullJitter spreads retries over the whole of a doubling pause, as is best known from
 // retries against overloaded services: those who failed together do not come together.
@@ -147,21 +160,31 @@ func fullJitter(attempt int) time.Duration {
 // released, handlers get StopTimeout, and those that go on longer have their ctx
 // cancelled and are waited for. It goes on through errors of the server. It warns in
 // the log if Setup was forgotten. At most one Run or Drain at a time.
-// Returns ErrInvalid if the relay runs already.
+// Returns ErrInvalid if the relay runs already, or ctx has an open transaction.
 func (r *Relay) Run(ctx context.Context) error {
+	ctx, err := refuseTransaction(ctx)
+	if err != nil {
+		return err
+	}
 	r.warnWithoutSetup(ctx)
-	r.store.relays.add(r)
-	defer r.store.relays.remove(r)
+	leave := r.store.relays.add(r)
+	defer leave()
+	defer context.AfterFunc(ctx, leave)() // one that stops is not woken any more
 	return running(r.runner.Run(ctx))
 }
 
 // Drain delivers until nothing is due by Config.Clock, and returns how many entries it
 // delivered: for tests, and for jobs that run from time to time. What backs off or is
 // leased by others is not due. At most one Run or Drain at a time.
-// Returns ErrInvalid if the relay runs already, else ctx's error, or that of a claim.
+// Returns ErrInvalid if the relay runs already, or ctx has an open transaction; else
+// ctx's error, or that of a claim.
 func (r *Relay) Drain(ctx context.Context) (int, error) {
+	ctx, err := refuseTransaction(ctx)
+	if err != nil {
+		return 0, err
+	}
 	before := r.counted.Load()
-	err := running(r.runner.Drain(ctx))
+	err = running(r.runner.Drain(ctx))
 	return int(r.counted.Load() - before), wrapErr("drain", "", err)
 }
 
@@ -222,11 +245,21 @@ func (r relaySource) Extend(ctx context.Context, held []*Lease) (lost []*Lease, 
 
 func (r relaySource) Work(ctx context.Context, l *Lease, done func()) { r.work(ctx, l, done) }
 
-func (r relaySource) Release(ctx context.Context, l *Lease) {
-	if err := r.store.Release(ctx, l); err != nil {
-		r.gaveUp(l, err)
+func (r relaySource) Release(ctx context.Context, leases []*Lease) {
+	now, hs := r.store.now(), make([]handover, len(leases))
+	for i := range hs {
+		hs[i] = handover{lease: r.store.released(now)}
+	}
+	lost, err := r.store.handOver(ctx, leases, hs, now)
+	if err != nil {
+		lost = leases
+	}
+	for _, l := range lost {
+		r.gaveUp(l, cmp.Or(err, error(&LeaseLostError{IDs: []string{l.ExecutionID}})))
 	}
 }
+
+func (r relaySource) ID(l *Lease) string { return l.ExecutionID }
 
 // relaySet are the relays that run in this process on one store.
 type relaySet struct {
@@ -241,21 +274,21 @@ func (rs *relaySet) all() []*Relay {
 	return nil
 }
 
-func (rs *relaySet) add(r *Relay) {
+// add lets r be woken until leave is called.
+func (rs *relaySet) add(r *Relay) (leave func()) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	all := append(append([]*Relay{}, rs.all()...), r)
+	all := append(slices.Clone(rs.all()), r)
 	rs.relays.Store(&all)
+	return sync.OnceFunc(func() { rs.remove(r) })
 }
 
 func (rs *relaySet) remove(r *Relay) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	var rest []*Relay
-	for _, other := range rs.all() {
-		if other != r {
-			rest = append(rest, other)
-		}
+	rest := slices.Clone(rs.all())
+	if i := slices.Index(rest, r); i >= 0 { // once: a second Run of it is refused, and leaves too
+		rest = slices.Delete(rest, i, i+1)
 	}
 	rs.relays.Store(&rest)
 }

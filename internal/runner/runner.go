@@ -24,8 +24,10 @@ type Source[T comparable] interface {
 	// ends with cause Config.Lost when the lease cannot be trusted any more, and with
 	// cause ErrStopped when the runner is out of patience.
 	Work(ctx context.Context, lease T, done func())
-	// Release gives back a lease that was not begun.
-	Release(ctx context.Context, lease T)
+	// Release gives back leases that were not begun.
+	Release(ctx context.Context, leases []T)
+	// ID is what Wake calls what the lease is on.
+	ID(lease T) string
 }
 
 // Config is how a Runner works. Everything must be set.
@@ -54,6 +56,7 @@ type Runner[T comparable] struct {
 	mu      sync.Mutex
 	running bool
 	held    map[T]*hold
+	byID    map[string]*hold
 	woken   []string      // what is said to be due, at most wakesKept
 	wake    chan struct{} // holds one when woken is not empty, or more was left out
 	freed   chan struct{} // holds one when a lease was let go since the claimer looked
@@ -68,24 +71,37 @@ type hold struct {
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	distrust *time.Timer
+	woken    bool // while it was held: look again when it is let go
 }
 
 // New makes a Runner.
 func New[T comparable](source Source[T], cfg Config) *Runner[T] {
-	return &Runner[T]{source: source, cfg: cfg, held: map[T]*hold{}, wake: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
+	return &Runner[T]{
+		source: source, cfg: cfg, held: map[T]*hold{}, byID: map[string]*hold{},
+		wake: make(chan struct{}, 1), freed: make(chan struct{}, 1),
+	}
 }
 
-// Wake says that something is due. It never blocks.
+// Wake says that something is due. It never blocks. What is held is looked at again
+// when it is let go.
 func (r *Runner[T]) Wake(id string) {
 	r.mu.Lock()
-	if r.running && len(r.woken) < wakesKept {
+	defer r.mu.Unlock()
+	if !r.running {
+		return
+	}
+	if h := r.byID[id]; h != nil {
+		h.woken = true
+		return
+	}
+	r.wakeLocked(id)
+}
+
+func (r *Runner[T]) wakeLocked(id string) {
+	if len(r.woken) < wakesKept {
 		r.woken = append(r.woken, id)
 	}
-	running := r.running
-	r.mu.Unlock()
-	if running {
-		signal(r.wake)
-	}
+	signal(r.wake)
 }
 
 func signal(c chan struct{}) {
@@ -112,6 +128,7 @@ func (r *Runner[T]) Drain(ctx context.Context) error {
 // stage is one run.
 type stage[T comparable] struct {
 	*Runner[T]
+	ended   context.Context // the run's: nothing is begun after it
 	queue   chan T
 	patient context.Context // the workers': outlives the run's
 	leases  sync.WaitGroup  // that are held
@@ -124,20 +141,17 @@ func (r *Runner[T]) run(ctx context.Context, claims func(*stage[T]) error) error
 	defer r.end()
 	patient, hurry := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer hurry(nil)
-	st := &stage[T]{Runner: r, queue: make(chan T, r.capacity()), patient: patient}
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(r.cfg.StopTimeout, func() { hurry(ErrStopped) }) })
+	defer stop()
+	st := &stage[T]{Runner: r, ended: ctx, queue: make(chan T, r.capacity()), patient: patient}
 	var workers, heart sync.WaitGroup
 	for range r.cfg.Workers {
 		workers.Go(st.work)
 	}
-	beating, still := context.WithCancel(patient)
+	beating, still := context.WithCancel(context.WithoutCancel(ctx)) // a handler that goes on too long still holds its lease
 	heart.Go(func() { st.heartbeat(beating) })
 
 	err := claims(st)
-	if ctx.Err() != nil {
-		st.releaseQueued()
-		timer := time.AfterFunc(r.cfg.StopTimeout, func() { hurry(ErrStopped) })
-		defer timer.Stop()
-	}
 	close(st.queue)
 	workers.Wait()
 	st.leases.Wait()
@@ -175,41 +189,40 @@ func (r *Runner[T]) room() int {
 
 // claimUntil feeds the workers until ctx ends.
 func (st *stage[T]) claimUntil(ctx context.Context) {
-	pause := firstPoll
+	pause, next := firstPoll, time.Now()
 	poll := time.NewTimer(0)
 	defer poll.Stop()
-	for {
+	for ctx.Err() == nil {
+		polled := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-st.wake:
+			polled = !time.Now().Before(next) // a process that commits all the time must not keep others waiting
 		case <-poll.C:
-			st.dropWakes()
+			polled = true
 		}
-		got, err := st.claimRound(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil:
+		got, err := st.claimRound(ctx, polled)
+		if err != nil {
 			st.cfg.Logger.Warn("mongostore: a claim failed", "error", err)
-			pause = min(2*pause, st.cfg.PollEvery)
-		case got > 0:
-			pause = min(firstPoll, st.cfg.PollEvery)
-		default:
-			pause = min(2*pause, st.cfg.PollEvery)
 		}
-		poll.Reset(pause)
+		switch soon := time.Now().Add(firstPoll); {
+		case polled && (got == 0 || err != nil):
+			pause = min(2*pause, st.cfg.PollEvery)
+			next = time.Now().Add(pause)
+		case polled || got > 0 && soon.Before(next):
+			pause, next = min(firstPoll, st.cfg.PollEvery), soon
+		}
+		poll.Reset(time.Until(next))
 	}
 }
 
-// claimRound claims as long as whole batches come, or what it was woken for.
-func (st *stage[T]) claimRound(ctx context.Context) (got int, err error) {
-	for {
-		if !st.awaitRoom(ctx) {
-			return got, nil
-		}
+// claimRound claims as long as whole batches come; or, if it is not the time for that
+// and there is one thing that it was woken for, that alone.
+func (st *stage[T]) claimRound(ctx context.Context, polled bool) (got int, err error) {
+	for st.awaitRoom(ctx) {
 		ids := st.takeWakes()
-		if len(ids) == 1 {
+		if len(ids) == 1 && !polled {
 			n, err := st.claimOne(ids[0])
 			return got + n, err
 		}
@@ -219,6 +232,7 @@ func (st *stage[T]) claimRound(ctx context.Context) (got int, err error) {
 			return got, err
 		}
 	}
+	return got, nil
 }
 
 // claimAll feeds the workers until nothing is due and nothing is being worked.
@@ -227,7 +241,7 @@ func (st *stage[T]) claimAll(ctx context.Context) error {
 		if !st.awaitRoom(ctx) {
 			break
 		}
-		st.dropWakes()
+		st.takeWakes() // what is longest due is claimed until nothing is
 		busy := st.room() < st.capacity()
 		n, err := st.claim()
 		if err != nil {
@@ -256,7 +270,7 @@ func (st *stage[T]) awaitRoom(ctx context.Context) bool {
 			return false
 		}
 	}
-	return true
+	return ctx.Err() == nil
 }
 
 // claim is not cut short: what it took on the server could not be released then.
@@ -287,7 +301,7 @@ func (st *stage[T]) enqueue(l T, sent time.Time) {
 	h := &hold{ctx: ctx, cancel: cancel}
 	h.distrust = time.AfterFunc(st.cfg.LeaseFor/2-time.Since(sent), func() { cancel(st.cfg.Lost) })
 	st.mu.Lock()
-	st.held[l] = h
+	st.held[l], st.byID[st.source.ID(l)] = h, h
 	st.mu.Unlock()
 	st.leases.Add(1)
 	st.queue <- l // has room for all that is held
@@ -296,8 +310,14 @@ func (st *stage[T]) enqueue(l T, sent time.Time) {
 // letGo forgets a lease.
 func (st *stage[T]) letGo(l T) {
 	st.mu.Lock()
-	h := st.held[l]
+	h, id := st.held[l], st.source.ID(l)
 	delete(st.held, l)
+	if st.byID[id] == h {
+		delete(st.byID, id)
+	}
+	if h.woken {
+		st.wakeLocked(id)
+	}
 	st.mu.Unlock()
 	h.distrust.Stop()
 	h.cancel(nil)
@@ -305,28 +325,39 @@ func (st *stage[T]) letGo(l T) {
 	st.leases.Done()
 }
 
+// work takes one lease after the other. Once the run has ended it begins none, and
+// gives back what is queued.
 func (st *stage[T]) work() {
 	for l := range st.queue {
+		if st.ended.Err() != nil {
+			st.release(l)
+			continue
+		}
 		st.mu.Lock()
 		ctx := st.held[l].ctx
 		st.mu.Unlock()
-		if ctx.Err() != nil { // it was lost while it waited
-			st.letGo(l)
-			continue
-		}
 		st.source.Work(ctx, l, func() { st.letGo(l) })
 	}
 }
 
-func (st *stage[T]) releaseQueued() {
-	for {
+// release gives back a lease and all that is queued with it, in one go.
+func (st *stage[T]) release(l T) {
+	leases := []T{l}
+	for more := true; more; {
 		select {
-		case l := <-st.queue:
-			st.source.Release(st.patient, l)
-			st.letGo(l)
+		case l, more = <-st.queue:
+			if more {
+				leases = append(leases, l)
+			}
 		default:
-			return
+			more = false
 		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(st.patient), st.cfg.StopTimeout)
+	defer cancel()
+	st.source.Release(ctx, leases)
+	for _, l := range leases {
+		st.letGo(l)
 	}
 }
 
@@ -356,14 +387,17 @@ func (st *stage[T]) renew(ctx context.Context) {
 	if len(leases) == 0 {
 		return
 	}
-	sent := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, st.cfg.LeaseFor/4)
-	defer cancel()
-	lost, err := st.source.Extend(ctx, leases)
-	if err != nil {
-		if ctx.Err() == nil {
-			st.cfg.Logger.Warn("mongostore: leases could not be extended", "leases", len(leases), "error", err)
+	var lost []T
+	var sent time.Time
+	var err error
+	for range 2 { // one reply may be lost
+		sent = time.Now()
+		if lost, err = st.extend(ctx, leases); err == nil {
+			break
 		}
+	}
+	if err != nil {
+		st.cfg.Logger.Warn("mongostore: leases could not be extended", "leases", len(leases), "error", err)
 		return // each ends by itself if this goes on
 	}
 	gone := make(map[T]bool, len(lost))
@@ -384,6 +418,13 @@ func (st *stage[T]) renew(ctx context.Context) {
 	}
 }
 
+// extend leaves time for a second try before the leases are given up.
+func (st *stage[T]) extend(ctx context.Context, leases []T) ([]T, error) {
+	ctx, cancel := context.WithTimeout(ctx, st.cfg.LeaseFor/10)
+	defer cancel()
+	return st.source.Extend(ctx, leases)
+}
+
 func (r *Runner[T]) takeWakes() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -391,6 +432,3 @@ func (r *Runner[T]) takeWakes() []string {
 	r.woken = nil
 	return ids
 }
-
-// dropWakes is for a claim of what is longest due, which finds them all.
-func (r *Runner[T]) dropWakes() { r.takeWakes() }

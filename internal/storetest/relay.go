@@ -222,7 +222,8 @@ var relayTests = tests{
 			b.clock.Advance(time.Minute)
 			dying := deliveries{fail: func(e mongostore.Entry, _ int) error {
 				if e.EntryID() == "outbox:o-1:2" {
-					return fmt.Errorf("died: %w", mongostore.ErrLeaseLost) // leaves the lease as a dead process does
+					b.set(t, "o-1", d("lease.token", "lost")) // leaves the lease as a dead process does
+					return fmt.Errorf("died: %w", &mongostore.LeaseLostError{IDs: []string{"o-1"}})
 				}
 				return nil
 			}}
