@@ -24,9 +24,10 @@ type ClaimOptions struct {
 const (
 	defaultClaim    = 10
 	defaultLeaseFor = 30 * time.Second
-	claimWindow     = 8   // times the limit: what a claim looks at
-	claimRuns       = 4   // tries to take something while others take the same
-	leaseEntries    = 100 // of each kind that one lease carries
+	claimWindow     = 8    // times the limit: what a claim looks at
+	claimRuns       = 4    // tries to take something while others take the same
+	claimLooks      = 1000 // at what is due, in one claim
+	leaseEntries    = 100  // of each kind that one lease carries
 )
 
 // Claim takes leases on executions that are due, the longest due first as far as no
@@ -56,7 +57,7 @@ func (s *Store) Claim(ctx context.Context, opts ClaimOptions) ([]*Lease, error) 
 // put back, because they would stand in front for as long as their lease lasts.
 func (s *Store) claim(ctx context.Context, limit int, until float64) ([]*Lease, error) {
 	window := limit // as a rule nobody is in the way
-	for run := 0; run < claimRuns; window = claimWindow * limit {
+	for run, looks := 0, 0; run < claimRuns && looks < claimLooks; window, looks = claimWindow*limit, looks+1 {
 		due, busy, strange, err := s.dueWindow(ctx, window)
 		if err != nil {
 			return nil, err
@@ -133,7 +134,8 @@ func (s *Store) takeRun(ctx context.Context, due []string, limit, run int, until
 func (s *Store) take(ctx context.Context, ids []string, until float64) (leases []*Lease, changed bool, err error) {
 	token, now := rand.Text(), s.now()
 	matched, err := s.sendTake(ctx, ids, now, until, token)
-	if err != nil && !isOpen(err) || err == nil && matched == 0 {
+	tooLarge := hasCode(err, codeObjectTooLarge, codeUpdateTooLarge)
+	if err != nil && !isOpen(err) && !tooLarge || err == nil && matched == 0 {
 		return nil, false, err
 	}
 	docs, err := s.readLeased(ctx, ids, token, now)
@@ -141,7 +143,38 @@ func (s *Store) take(ctx context.Context, ids []string, until float64) (leases [
 		return nil, false, err
 	}
 	leases, err = s.leases(ctx, docs, ids)
+	if err == nil && tooLarge {
+		leases, err = s.takeEach(ctx, ids, leases, until)
+		matched++
+	}
 	return leases, matched > 0, err
+}
+
+// takeEach claims one by one what a batch did not, because one of its documents has no
+// room for a lease. That one gets out of the way; its entries can be acked by the sweeps.
+func (s *Store) takeEach(ctx context.Context, ids []string, leases []*Lease, until float64) ([]*Lease, error) {
+	const later = 60 // seconds
+	taken := make(map[string]bool, len(leases))
+	for _, l := range leases {
+		taken[l.ExecutionID] = true
+	}
+	for _, id := range ids {
+		if taken[id] {
+			continue
+		}
+		l, err := s.claimOne(ctx, id, until)
+		switch {
+		case hasCode(err, codeObjectTooLarge, codeUpdateTooLarge):
+			s.reportDamage(&DamagedError{ExecutionID: id, Field: "lease", Reason: "has no room in a document of 16 MiB; acknowledge what waits in it", cause: err})
+			_, err = s.updateTwice(ctx, byID(id), op("$set", op("due_at", s.now()+later))) // the same size
+		case err == nil && l != nil:
+			leases = append(leases, l)
+		}
+		if err != nil {
+			return leases, err
+		}
+	}
+	return leases, nil
 }
 
 func (s *Store) sendTake(ctx context.Context, ids []string, now, until float64, token string) (int64, error) {
@@ -159,7 +192,7 @@ func (s *Store) sendTake(ctx context.Context, ids []string, now, until float64, 
 func takeable(now float64) bson.D {
 	return bson.D{
 		{Key: "due_at", Value: op("$lte", now)},
-		{Key: "lease.until", Value: op("$not", bson.D{{Key: "$gt", Value: now}, {Key: "$lt", Value: float64(lastSecond)}})},
+		{Key: "$expr", Value: op("$eq", bson.A{heldUntil(now), nil})},
 	}
 }
 
@@ -278,20 +311,28 @@ func (s *Store) leases(ctx context.Context, docs []bson.Raw, ids []string) ([]*L
 			continue
 		}
 		l, wrong := s.lease(id, doc)
-		if len(wrong) > 0 {
-			if err := s.buryDamaged(ctx, l, wrong); err != nil {
-				return leases, err
-			}
-		}
-		if len(wrong) > 0 && len(l.entries()) == 0 {
-			if err := s.Complete(ctx, l); err != nil && !errors.Is(err, ErrLeaseLost) {
-				return leases, err
-			}
+		if len(wrong) > 0 && !s.setAside(ctx, l, wrong) {
 			continue
 		}
 		leases = append(leases, l)
 	}
 	return leases, nil
+}
+
+// setAside buries what cannot be read, and reports whether l is still worth having. What
+// goes wrong with one document must not cost the others of the batch their leases.
+func (s *Store) setAside(ctx context.Context, l *Lease, wrong []damagedEntry) bool {
+	err := s.buryDamaged(ctx, l, wrong)
+	switch {
+	case err != nil:
+		s.cfg.Logger.Warn("mongostore: what cannot be read cannot be buried either", "execution", l.ExecutionID, "error", err)
+		_ = s.Retry(ctx, l, time.Minute, err) // else the lease runs out
+		return false
+	case len(l.entries()) == 0:
+		_ = s.Complete(ctx, l) // the same
+		return false
+	}
+	return true
 }
 
 // lease reads one document that is held, and apart what in it cannot be read.
@@ -314,7 +355,11 @@ func (s *Store) lease(id string, doc bson.Raw) (*Lease, []damagedEntry) {
 	}
 	r := &reader{id: id, doc: doc}
 	wrong = append(wrong, r.eachEntry("spawns", func(r *reader, raw bson.Raw) {
-		if e := readSpawnEntry(r, raw); r.err == nil {
+		e := readSpawnEntry(r, raw)
+		if e.ParentID != id {
+			r.damaged("spawns.parent_id", "is not the execution that holds it")
+		}
+		if r.err == nil {
 			e.Token, e.Attempt = l.Token, attempt()
 			l.Spawns = append(l.Spawns, e)
 		}
@@ -382,7 +427,11 @@ func (r *reader) dueTimersOf(read func(Timer)) (wrong []damagedEntry) {
 	for _, e := range r.elements("timers") {
 		key, _ := e.Lookup("k").StringValueOK()
 		one := &reader{id: r.id, doc: r.doc}
-		if t, ok := one.timer(key, e.Lookup("v")); ok {
+		t, ok := one.timer(key, e.Lookup("v"))
+		if other, named := harelKey(t.Path); ok && key != encodePath(t.Path) && !(named && key == other) {
+			one.damaged("timers."+key, "is a key that no path encodes to")
+		}
+		if one.err == nil {
 			read(t)
 			continue
 		}

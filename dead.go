@@ -70,15 +70,22 @@ func (s *Store) Bury(ctx context.Context, e Entry, cause error) error {
 		filter = append(filter, bson.E{Key: "lease.token", Value: key.token})
 	}
 	now := s.now()
-	stages := bson.A{s.burial(key, causeText(cause), now), s.whenDue(now)}
-	if key.token != "" {
-		stages = stages[:1] // due_at is the end of the lease
+	matched, err := s.updateTwice(ctx, filter, s.burialStages(key, causeText(cause), now))
+	if hasCode(err, codeObjectTooLarge, codeUpdateTooLarge) {
+		matched, err = s.updateTwice(ctx, filter, s.burialStages(key, "", now)) // a full document has no room for the reason
 	}
-	matched, err := s.updateTwice(ctx, filter, stages)
 	if err == nil && matched == 0 && key.token != "" {
 		err = &LeaseLostError{IDs: []string{key.execution}}
 	}
 	return wrapErr("bury an entry of", key.execution, err)
+}
+
+func (s *Store) burialStages(key entryKey, cause string, now float64) bson.A {
+	stages := bson.A{s.burial(key, cause, now), findDead(now)}
+	if key.token != "" {
+		return stages // due_at is the end of the lease
+	}
+	return append(stages, s.whenDue(now))
 }
 
 // updateTwice is one update that may be repeated after a lost reply without doing
@@ -141,44 +148,53 @@ func (s *Store) burial(k entryKey, cause string, now float64) bson.D {
 		timer := Timer{Path: k.path, FireAt: fromSeconds(k.at)}
 		stands := op("$ne", bson.A{withoutTimers([]Timer{timer}).Value, "$timers"})
 		letter = append(letter, bson.E{Key: "path", Value: literalText(k.path)}, bson.E{Key: "fire_at", Value: k.at})
-		return op("$set", append(deadWith(cond(stands, bson.A{letter}, bson.A{}), now), withoutTimers([]Timer{timer})))
+		return op("$set", bson.D{deadWith(cond(stands, bson.A{letter}, bson.A{})), withoutTimers([]Timer{timer})})
 	}
 	path := "$" + k.array()
 	those := op("$filter", bson.D{{Key: "input", Value: orEmptyArray(path)}, {Key: "cond", Value: op("$eq", bson.A{"$$this.seq", k.seq})}})
 	letter = append(letter, bson.E{Key: "seq", Value: k.seq}, bson.E{Key: "entry", Value: "$$this"})
 	letters := op("$map", bson.D{{Key: "input", Value: those}, {Key: "in", Value: letter}})
-	return op("$set", append(deadWith(letters, now), withoutSeqs(k.array(), bson.A{k.seq})))
+	return op("$set", bson.D{deadWith(letters), withoutSeqs(k.array(), bson.A{k.seq})})
 }
 
-// deadWith adds letters to the dead ones. dead_at says since when there are any; where
-// dead itself is damaged, it becomes a letter.
-func deadWith(letters any, now float64) bson.D {
+// deadWith adds letters to the dead ones; where dead itself is damaged, it becomes a
+// letter. findDead has to follow.
+func deadWith(letters any) bson.E {
 	damaged := bson.D{{Key: "kind", Value: "damaged"}, {Key: "field", Value: "dead"}, {Key: "cause", Value: "is not an array"}, {Key: "value", Value: "$dead"}}
-	all := op("$concatArrays", bson.A{
+	return bson.E{Key: "dead", Value: op("$concatArrays", bson.A{
 		cond(op("$isArray", "$dead"), "$dead", cond(op("$eq", bson.A{op("$ifNull", bson.A{"$dead", nil}), nil}), bson.A{}, bson.A{damaged})),
 		letters,
-	})
-	some := op("$gt", bson.A{op("$size", all), 0})
-	return bson.D{{Key: "dead", Value: cond(some, all, "$$REMOVE")}, {Key: "dead_at", Value: cond(some, op("$ifNull", bson.A{"$dead_at", now}), "$$REMOVE")}}
+	})}
 }
 
-// buryDamaged puts aside what a claim could not read, as it stands there.
+// findDead makes dead_at true: since when there are dead letters.
+func findDead(now float64) bson.D {
+	some := op("$ne", bson.A{"$dead", bson.A{}})
+	return op("$set", bson.D{
+		{Key: "dead", Value: cond(some, "$dead", "$$REMOVE")},
+		{Key: "dead_at", Value: cond(some, op("$ifNull", bson.A{"$dead_at", now}), "$$REMOVE")},
+	})
+}
+
+// buryDamaged puts aside what a claim could not read, as it stands there, one at a time:
+// together they may be larger than a command can be.
 func (s *Store) buryDamaged(ctx context.Context, l *Lease, wrong []damagedEntry) error {
-	now := s.now()
-	stages := bson.A{}
 	for _, w := range wrong {
+		now := s.now()
+		matched, err := s.updateTwice(ctx, holder(l), bson.A{w.burial(now), findDead(now)})
+		if err != nil {
+			return err
+		}
+		if matched == 0 {
+			return nil // somebody else holds it by now, and will see the same
+		}
 		s.reportDamage(w.err)
 		s.cfg.Logger.Warn("mongostore: an entry that cannot be read is buried", "execution", l.ExecutionID, "field", w.err.Field, "reason", w.err.Reason)
-		stages = append(stages, w.burial(now))
 	}
-	matched, err := s.updateTwice(ctx, holder(l), stages)
-	if err == nil && matched == 0 {
-		return nil // somebody else holds it by now, and will see the same
-	}
-	return err
+	return nil
 }
 
-// burial moves the damaged value, found by what it is.
+// burial moves the damaged value, found by what it is: to do so again changes nothing.
 func (w damagedEntry) burial(now float64) bson.D {
 	kind := map[string]string{"outbox": "outbox", "spawns": "spawn", "timers": "timer"}[w.field]
 	path := "$" + w.field
@@ -186,23 +202,27 @@ func (w damagedEntry) burial(now float64) bson.D {
 		{Key: "kind", Value: kind}, {Key: "field", Value: w.err.Field}, {Key: "damaged", Value: true},
 		{Key: "cause", Value: literalText(causeText(w.err))}, {Key: "attempts", Value: 0}, {Key: "at", Value: now},
 	}
-	if w.whole {
-		empty := any(bson.A{})
+	switch {
+	case w.whole:
+		sound, empty := bson.A{"array"}, any(bson.A{})
 		if w.field == "timers" {
-			empty = op("$literal", bson.D{})
+			sound, empty = bson.A{"object"}, op("$literal", bson.D{})
 		}
-		letter = append(letter, bson.E{Key: "value", Value: path})
-		return op("$set", append(deadWith(bson.A{letter}, now), bson.E{Key: w.field, Value: empty}))
+		isWrong := op("$not", bson.A{op("$in", bson.A{op("$type", path), sound})})
+		letters := cond(isWrong, bson.A{append(letter, bson.E{Key: "value", Value: path})}, bson.A{})
+		return op("$set", bson.D{deadWith(letters), {Key: w.field, Value: cond(isWrong, empty, path)}})
+	case w.field == "timers":
+		is := op("$eq", bson.A{"$$this.k", op("$literal", w.key)})
+		those := op("$filter", bson.D{{Key: "input", Value: timersArray}, {Key: "cond", Value: is}})
+		letter = append(letter, bson.E{Key: "path", Value: literalText(w.key)}, bson.E{Key: "value", Value: "$$this.v"})
+		rest := op("$arrayToObject", op("$filter", bson.D{{Key: "input", Value: timersArray}, {Key: "cond", Value: op("$not", bson.A{is})}}))
+		return op("$set", bson.D{deadWith(op("$map", bson.D{{Key: "input", Value: those}, {Key: "in", Value: letter}})), {Key: w.field, Value: rest}})
 	}
-	value := op("$literal", w.value)
-	letter = append(letter, bson.E{Key: "value", Value: value})
-	if w.field == "timers" {
-		letter = append(letter, bson.E{Key: "path", Value: literalText(decodePath(w.key))})
-		rest := op("$arrayToObject", op("$filter", bson.D{{Key: "input", Value: timersArray}, {Key: "cond", Value: op("$ne", bson.A{"$$this.k", op("$literal", w.key)})}}))
-		return op("$set", append(deadWith(bson.A{letter}, now), bson.E{Key: w.field, Value: rest}))
-	}
-	rest := op("$filter", bson.D{{Key: "input", Value: path}, {Key: "cond", Value: op("$ne", bson.A{"$$this", value})}})
-	return op("$set", append(deadWith(bson.A{letter}, now), bson.E{Key: w.field, Value: rest}))
+	is := op("$eq", bson.A{"$$this", op("$literal", w.value)})
+	those := op("$filter", bson.D{{Key: "input", Value: orEmptyArray(path)}, {Key: "cond", Value: is}})
+	letter = append(letter, bson.E{Key: "value", Value: "$$this"})
+	rest := op("$filter", bson.D{{Key: "input", Value: orEmptyArray(path)}, {Key: "cond", Value: op("$not", bson.A{is})}})
+	return op("$set", bson.D{deadWith(op("$map", bson.D{{Key: "input", Value: those}, {Key: "in", Value: letter}})), {Key: w.field, Value: rest}})
 }
 
 // shelve takes a document whose _id is no text out of the index of what is due: it is
@@ -214,8 +234,8 @@ func (s *Store) shelve(ctx context.Context, id bson.RawValue) error {
 		{Key: "kind", Value: "damaged"}, {Key: "field", Value: "_id"}, {Key: "cause", Value: literalText(causeText(damaged))},
 		{Key: "attempts", Value: 0}, {Key: "at", Value: s.now()},
 	}
-	set := append(deadWith(bson.A{letter}, s.now()), bson.E{Key: "due_at", Value: "$$REMOVE"})
-	_, err := s.updateTwice(ctx, bson.D{{Key: "_id", Value: id}, {Key: "due_at", Value: op("$exists", true)}}, bson.A{op("$set", set)})
+	set := bson.D{deadWith(bson.A{letter}), {Key: "due_at", Value: "$$REMOVE"}}
+	_, err := s.updateTwice(ctx, bson.D{{Key: "_id", Value: id}, {Key: "due_at", Value: op("$exists", true)}}, bson.A{op("$set", set), findDead(s.now())})
 	return err
 }
 
@@ -252,11 +272,11 @@ func (s *Store) Requeue(ctx context.Context, entries ...Entry) (int, error) {
 
 func (s *Store) requeue(ctx context.Context, k entryKey) (int, error) {
 	now := s.now()
-	match := bson.D{{Key: "kind", Value: k.kind}, {Key: "damaged", Value: nil}, {Key: "seq", Value: k.seq}}
+	match := bson.D{{Key: "kind", Value: k.kind}, {Key: "damaged", Value: nil}, {Key: "seq", Value: k.seq}, {Key: "entry", Value: op("$type", "object")}}
 	if k.kind == "timer" {
 		match = bson.D{{Key: "kind", Value: k.kind}, {Key: "damaged", Value: nil}, {Key: "path", Value: k.path}, {Key: "fire_at", Value: k.at}}
 	}
-	filter := append(byID(k.execution), bson.E{Key: "dead", Value: op("$elemMatch", match)})
+	filter := append(byID(k.execution), bson.E{Key: "dead", Value: op("$elemMatch", match)}, bson.E{Key: "$expr", Value: k.hasPlace()})
 	stages := bson.A{s.resurrection(k), s.whenDue(now)}
 	var lost bool
 	for {
@@ -264,8 +284,8 @@ func (s *Store) requeue(ctx context.Context, k entryKey) (int, error) {
 		res, err := s.executions.UpdateOne(bounded, filter, stages)
 		cancel()
 		switch {
-		case err == nil && lost:
-			return 1, nil
+		case err == nil && lost && res.MatchedCount == 0:
+			return s.isBack(ctx, k)
 		case err == nil:
 			return int(res.MatchedCount), nil
 		case !isOpen(err) || lost || ctx.Err() != nil:
@@ -273,6 +293,27 @@ func (s *Store) requeue(ctx context.Context, k entryKey) (int, error) {
 		}
 		lost = true
 	}
+}
+
+// hasPlace is whether the field of the entry is one that an entry can go back to.
+func (k entryKey) hasPlace() bson.D {
+	path, kinds := "$"+k.array(), bson.A{"array", "missing", "null", "undefined"}
+	if k.kind == "timer" {
+		path, kinds = "$timers", bson.A{"object", "missing", "null", "undefined"}
+	}
+	return op("$in", bson.A{op("$type", path), kinds})
+}
+
+// isBack counts an entry whose requeueing had no answer.
+func (s *Store) isBack(ctx context.Context, k entryKey) (int, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	there := bson.E{Key: k.array() + ".seq", Value: k.seq}
+	if k.kind == "timer" {
+		there = bson.E{Key: "timers." + encodePath(k.path), Value: op("$exists", true)}
+	}
+	n, err := s.executions.CountDocuments(ctx, append(byID(k.execution), there))
+	return int(n), err
 }
 
 // resurrection moves the letters of one entry back to their place.
@@ -413,10 +454,13 @@ type placedLetter struct {
 func (s *Store) lettersOf(doc bson.Raw) []placedLetter {
 	r := newReader(doc)
 	var out []placedLetter
+	same := map[string]int{}
 	for _, raw := range r.elements("dead") {
 		l := s.letter(r.id, raw)
 		at, _ := seconds(raw.Lookup("at"))
-		out = append(out, placedLetter{l, deadCursor{ID: r.id, At: at, Key: l.Entry.EntryID() + contentKey(raw)}})
+		key := l.Entry.EntryID() + contentKey(raw)
+		out = append(out, placedLetter{l, deadCursor{ID: r.id, At: at, Key: fmt.Sprintf("%s%06d", key, same[key])}})
+		same[key]++
 	}
 	s.reportDamage(r.failed())
 	slices.SortStableFunc(out, func(a, b placedLetter) int {

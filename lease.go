@@ -54,7 +54,8 @@ func (l *Lease) entries() []Entry {
 }
 
 // Complete acks every entry that l carries and frees it, in one update; what was
-// acked before is no error. A lease that has ended but that nobody took is honoured.
+// acked before is no error. An entry that was buried and requeued meanwhile is acked
+// too: take what you bury out of l. A lease that has ended but that nobody took is honoured.
 // Returns ErrLeaseLost, and nothing is changed, if the token does not hold it.
 // Returns ErrInvalid if l has no id or no token, or ctx has an open transaction.
 func (s *Store) Complete(ctx context.Context, l *Lease) error {
@@ -363,7 +364,13 @@ func (s *Store) handedOver(ctx context.Context, l *Lease, h handover) (bool, err
 			still = append(still, op("spawns", op("$elemMatch", op("seq", e.Seq))))
 		case Timer:
 			at := toSeconds(e.FireAt)
-			still = append(still, op("timers."+encodePath(e.Path), bson.D{{Key: "$gte", Value: at - nanosecond}, {Key: "$lte", Value: at + nanosecond}}))
+			keys := []string{encodePath(e.Path)}
+			if other, ok := harelKey(e.Path); ok {
+				keys = append(keys, other)
+			}
+			for _, key := range keys {
+				still = append(still, op("timers."+key, bson.D{{Key: "$gte", Value: at - nanosecond}, {Key: "$lte", Value: at + nanosecond}}))
+			}
 		}
 	}
 	if len(still) == 0 { // free as asked, unless somebody else has it by now

@@ -71,10 +71,11 @@ func (s *Store) owesAnything() bson.D {
 func (s *Store) purgeable(ctx context.Context, before float64, after bson.Raw, batch int) ([]bson.Raw, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	filter := bson.D{{Key: "finished_at", Value: op("$lt", before)}}
+	isText := bson.E{Key: "_id", Value: op("$type", "string")} // another is no execution, and would break the order
+	filter := bson.D{{Key: "finished_at", Value: op("$lt", before)}, isText}
 	if after != nil {
 		at, id := after.Lookup("finished_at"), after.Lookup("_id")
-		filter = bson.D{{Key: "$or", Value: bson.A{
+		filter = bson.D{isText, {Key: "$or", Value: bson.A{
 			bson.D{{Key: "finished_at", Value: at}, {Key: "_id", Value: op("$gt", id)}},
 			bson.D{{Key: "finished_at", Value: bson.D{{Key: "$gt", Value: at}, {Key: "$lt", Value: before}}}},
 		}}}
@@ -89,6 +90,14 @@ func (s *Store) purgeable(ctx context.Context, before float64, after bson.Raw, b
 	return docs, cursor.All(ctx, &docs)
 }
 
+// sameVersion finds a document while its version is as it was read, or as absent.
+func sameVersion(doc bson.Raw) bson.E {
+	if v := doc.Lookup("version"); v.Type != 0 {
+		return bson.E{Key: "version", Value: v}
+	}
+	return bson.E{Key: "version", Value: op("$exists", false)}
+}
+
 // purge deletes those that owe nothing, each only while it is as it was read.
 func (s *Store) purge(ctx context.Context, docs []bson.Raw, before float64) (int64, error) {
 	var writes []mongo.WriteModel
@@ -98,7 +107,7 @@ func (s *Store) purge(ctx context.Context, docs []bson.Raw, before float64) (int
 			continue
 		}
 		writes = append(writes, mongo.NewDeleteOneModel().SetFilter(bson.D{
-			{Key: "_id", Value: doc.Lookup("_id")}, {Key: "version", Value: doc.Lookup("version")}, {Key: "finished_at", Value: op("$lt", before)},
+			{Key: "_id", Value: doc.Lookup("_id")}, sameVersion(doc), {Key: "finished_at", Value: op("$lt", before)},
 			{Key: "$expr", Value: op("$not", bson.A{s.owesAnything()})},
 		}))
 		if id, ok := doc.Lookup("_id").StringValueOK(); ok {

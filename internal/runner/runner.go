@@ -152,6 +152,9 @@ func (r *Runner[T]) run(ctx context.Context, claims func(*stage[T]) error) error
 	heart.Go(func() { st.heartbeat(beating) })
 
 	err := claims(st)
+	if ctx.Err() != nil {
+		st.release(nil)
+	}
 	close(st.queue)
 	workers.Wait()
 	st.leases.Wait()
@@ -325,12 +328,11 @@ func (st *stage[T]) letGo(l T) {
 	st.leases.Done()
 }
 
-// work takes one lease after the other. Once the run has ended it begins none, and
-// gives back what is queued.
+// work takes one lease after the other. Once the run has ended it begins none.
 func (st *stage[T]) work() {
 	for l := range st.queue {
 		if st.ended.Err() != nil {
-			st.release(l)
+			st.release([]T{l})
 			continue
 		}
 		st.mu.Lock()
@@ -340,18 +342,20 @@ func (st *stage[T]) work() {
 	}
 }
 
-// release gives back a lease and all that is queued with it, in one go.
-func (st *stage[T]) release(l T) {
-	leases := []T{l}
-	for more := true; more; {
+// release gives back leases, and with them all that is queued.
+func (st *stage[T]) release(leases []T) {
+	for queued := true; queued; {
 		select {
-		case l, more = <-st.queue:
-			if more {
+		case l, open := <-st.queue:
+			if queued = open; open {
 				leases = append(leases, l)
 			}
 		default:
-			more = false
+			queued = false
 		}
+	}
+	if len(leases) == 0 {
+		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(st.patient), st.cfg.StopTimeout)
 	defer cancel()

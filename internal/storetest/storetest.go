@@ -35,7 +35,7 @@ func Exercise(t *testing.T, server func(testing.TB) *mongotest.Server, opts ...*
 		"Damaged": exerciseDamaged, "DamagedFields": exerciseDamagedFields,
 		"BadInput": exerciseBadInput, "Config": exerciseConfig, "ClientOptions": exerciseClientOptions,
 		"Concurrency": exerciseConcurrency, "History": exerciseHistory,
-		"Leases": exerciseLeases, "Claims": exerciseClaims, "DeadLetters": exerciseDeadLetters, "Purge": exercisePurge, "Relay": exerciseRelay,
+		"Leases": exerciseLeases, "Claims": exerciseClaims, "DeadLetters": exerciseDeadLetters, "Purge": exercisePurge, "Relay": exerciseRelay, "RelayFaults": exerciseRelayFaults,
 	}
 	if h.hasTransactions {
 		topics["Transactions"] = exerciseTransactions
