@@ -196,15 +196,13 @@ func (st *stage[T]) claimUntil(ctx context.Context) {
 	poll := time.NewTimer(0)
 	defer poll.Stop()
 	for ctx.Err() == nil {
-		polled := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-st.wake:
-			polled = !time.Now().Before(next) // a process that commits all the time must not keep others waiting
 		case <-poll.C:
-			polled = true
 		}
+		polled := !time.Now().Before(next) // a process that commits all the time must not keep others waiting
 		got, err := st.claimRound(ctx, polled)
 		if err != nil {
 			st.cfg.Logger.Warn("mongostore: a claim failed", "error", err)
