@@ -40,8 +40,8 @@ test: ## run all tests on a standalone and a replica set of one, under the race 
 	@$(REPORT) -- $(WITHMONGO) -- $(GO) test -json -timeout 20m $(RACE) $(TESTFLAGS) $(PKGS)
 
 .PHONY: test/long
-test/long: ## the same, with 64 writers and 10,000 commits, and a minute for each fuzz target
-	@MONGOSTORE_TEST_WRITERS=64 MONGOSTORE_TEST_COMMITS=10000 $(MAKE) --no-print-directory test
+test/long: ## the same, with 64 writers, 10,000 commits, 2,000 executions for 8 relays that are killed, and a minute for each fuzz target
+	@MONGOSTORE_TEST_WRITERS=64 MONGOSTORE_TEST_COMMITS=10000 MONGOSTORE_TEST_EXECUTIONS=2000 MONGOSTORE_TEST_STEPS=4000 $(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=1m
 
 .PHONY: cover
