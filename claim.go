@@ -191,7 +191,14 @@ func (s *Store) sendTake(ctx context.Context, ids []string, now, until float64, 
 func takeable(now float64) bson.D {
 	return bson.D{
 		{Key: "due_at", Value: op("$lte", now)},
-		{Key: "$expr", Value: op("$eq", bson.A{heldUntil(now), nil})},
+		// heldUntil as a classic condition, which costs half: arrays match by their elements.
+		{Key: "$nor", Value: bson.A{bson.D{
+			{Key: "lease", Value: op("$not", op("$type", "array"))},
+			{Key: "lease.until", Value: bson.D{
+				{Key: "$type", Value: bson.A{"double", "int", "long"}}, {Key: "$not", Value: op("$type", "array")},
+				{Key: "$gt", Value: now}, {Key: "$lt", Value: float64(lastSecond)},
+			}},
+		}}},
 	}
 }
 

@@ -36,10 +36,10 @@ func holdsEntries(field string) bson.D {
 }
 
 // timersAreDamaged is whether timers is no document, or has a value that is no time.
-var timersAreDamaged = op("$or", bson.A{
+var timersAreDamaged = mustEncode(op("$or", bson.A{
 	op("$not", bson.A{op("$in", bson.A{op("$type", "$timers"), bson.A{"object", "missing", "null", "undefined"}})}),
 	op("$anyElementTrue", bson.A{op("$map", bson.D{{Key: "input", Value: timersArray}, {Key: "in", Value: op("$not", bson.A{isTime("$$this.v")})}})}),
-})
+}))
 
 // heldUntil is the end of a lease or a backoff that lasts beyond now, else null.
 func heldUntil(now float64) bson.D {

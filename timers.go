@@ -138,15 +138,15 @@ func (s *Store) mendTimerAt(ctx context.Context, ids []bson.RawValue, now float6
 }
 
 // earliestTimerOrNull is the earliest armed time; null: none is.
-var earliestTimerOrNull = bson.D{{Key: "$min", Value: bson.D{{Key: "$map", Value: bson.D{
+var earliestTimerOrNull = mustEncode(bson.D{{Key: "$min", Value: bson.D{{Key: "$map", Value: bson.D{
 	{Key: "input", Value: bson.D{{Key: "$filter", Value: bson.D{
 		{Key: "input", Value: timersArray}, {Key: "cond", Value: isTime("$$this.v")},
 	}}}},
 	{Key: "in", Value: bson.D{{Key: "$toDouble", Value: "$$this.v"}}},
-}}}}}
+}}}}})
 
 // earliestTimer is the earliest armed time, or no field at all.
-var earliestTimer = bson.D{{Key: "$ifNull", Value: bson.A{earliestTimerOrNull, "$$REMOVE"}}}
+var earliestTimer = mustEncode(bson.D{{Key: "$ifNull", Value: bson.A{earliestTimerOrNull, "$$REMOVE"}}})
 
 // DeleteTimer removes a timer that still fires at t.FireAt; one that was armed anew
 // for another time, or is gone, is left alone without an error. With a Token it
