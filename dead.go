@@ -237,7 +237,7 @@ func (s *Store) shelve(ctx context.Context, id bson.RawValue) error {
 // Requeue gives dead entries another chance, each at its place in the order of its
 // execution: an event with a lower number is delivered before those after it. A timer
 // whose path is armed again stays armed as it is. What is not dead is no error, and
-// what cannot be read stays. It returns how many entries it moved; one whose reply
+// what cannot be read stays. Its attempts count from 1 again. It returns how many entries it moved; one whose reply
 // was lost counts if it is back. One round trip for each entry.
 // Returns ErrInvalid if something is no entry or names no execution, before anything
 // is written, or ctx has an open transaction.

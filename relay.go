@@ -16,10 +16,12 @@ import (
 
 // Handlers deliver what executions owe. A handler that returns nil has delivered; an
 // error by Permanent buries the entry; one by RetryAfter, and any other, keeps back the
-// entry and all that its execution owes after it. Handlers are called concurrently, for
-// one execution never two at a time. An entry is delivered at least once: deduplicate
+// entry and all that its execution owes after it. Handlers are called concurrently: never
+// two at a time for the execution that owes the entry, but several may write to one
+// target, so a handler shares no value with others. An entry is delivered at least once: deduplicate
 // by EntryID, or consume it with Changes.Acks in the commit that handles it. ctx ends,
-// with ErrLeaseLost as its cause, when the lease cannot be trusted any more.
+// with ErrLeaseLost as its cause, when the lease cannot be trusted any more, and with
+// another cause when the relay stops; then the attempt does not count.
 type Handlers struct {
 	// Outbox delivers an event.
 	Outbox func(ctx context.Context, e OutboxEntry) error
@@ -37,8 +39,8 @@ type RelayConfig struct {
 	// Batch is how many executions are claimed at a time, and wait for a worker at most.
 	// 0 is 10, most 10,000.
 	Batch int
-	// MaxAttempts is after how many failed or broken off deliveries an entry is buried.
-	// 0 is 10; negative never buries but what is Permanent, so that the order is strict.
+	// MaxAttempts is after how many failed deliveries an entry is buried. One that a
+	// process died of counts, one that an orderly stop cut off does not. 0 is 10; negative never buries but what is Permanent, so that the order is strict.
 	MaxAttempts int
 	// LeaseFor is how long a lease lasts that is not renewed, and it is renewed four
 	// times in that. A quarter of it is the allowed difference between the clocks of two
@@ -49,7 +51,8 @@ type RelayConfig struct {
 	// StopTimeout is how long handlers may go on after Run's ctx has ended. 0 is 10 s.
 	StopTimeout time.Duration
 	// Backoff is how long a failed entry is kept back after attempt number 1, 2, ... Nil
-	// is a random time up to 200 ms, doubling up to 1 minute (full jitter).
+	// is a random time up to 200 ms, doubling up to 1 minute (full jitter). The relay looks
+	// again when it polls, so later by up to PollEvery.
 	Backoff func(attempt int) time.Duration
 	// Observe is told what happens, concurrently, and must not block. Nil: nobody.
 	Observe func(RelayEvent)

@@ -91,7 +91,7 @@ func relayProcess() error {
 
 func applyOnce(ctx context.Context, store *mongostore.Store, log *mongo.Collection, e mongostore.OutboxEntry) error {
 	d := delivery{ID: bson.NewObjectID(), Execution: e.ExecutionID, Seq: e.Seq, PID: os.Getpid(), Start: time.Now().UnixNano()}
-	if _, err := log.InsertOne(ctx, d); err != nil {
+	if _, err := log.InsertOne(context.WithoutCancel(ctx), d); err != nil { // cut off, it would stand there without an end
 		return err
 	}
 	var o ledgerOrder

@@ -34,6 +34,8 @@ const deliver = `package main
 import (
 	"context"
 	"log"
+	"os"
+	"os/signal"
 
 	"github.com/execstore/mongostore"
 )
@@ -42,8 +44,7 @@ type Bill struct{ mongostore.Header }
 
 func (*Bill) Handle(mongostore.OutboxEntry) error { return nil }
 
-func deliver(ctx context.Context, store *mongostore.Store) error {
-	var bill Bill
+func deliver(store *mongostore.Store) error {
 LOOP	return err
 }
 
