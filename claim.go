@@ -303,13 +303,23 @@ func (s *Store) leaseProjection(now float64) bson.D {
 		bson.E{Key: "untimed", Value: op("$eq", bson.A{"$timers", bson.D{}})})
 }
 
+// plainProjection ships what a lease carries, and more, for one document: computing on
+// the server what leaseProjection does would take a sixth of the whole claim.
+var plainProjection = mustEncode(bson.D{
+	{Key: "data", Value: 0}, {Key: "processed", Value: 0}, {Key: "trace", Value: 0}, {Key: "commits", Value: 0}, {Key: "dead", Value: 0},
+	{Key: "outbox", Value: op("$slice", leaseEntries+1)}, {Key: "spawns", Value: op("$slice", leaseEntries+1)},
+})
+
 // claimOne claims one execution in one trip, if it is due and free.
 func (s *Store) claimOne(ctx context.Context, id string, until float64) (*Lease, error) {
 	token, now := rand.Text(), s.now()
 	bounded, cancel := s.bounded(ctx)
 	doc, err := s.executions.FindOneAndUpdate(bounded, append(byID(id), takeable(now)...), s.takeStages(now, until, token),
-		options.FindOneAndUpdate().SetReturnDocument(options.After).SetProjection(s.leaseProjection(now))).Raw()
+		options.FindOneAndUpdate().SetReturnDocument(options.After).SetProjection(plainProjection)).Raw()
 	cancel()
+	if err == nil {
+		doc = s.projected(doc, now)
+	}
 	switch {
 	case errors.Is(err, mongo.ErrNoDocuments):
 		return nil, nil

@@ -1,11 +1,14 @@
 package mongostore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )
 
 // What a claim reads back: the work of each document, and apart what cannot be read.
@@ -91,6 +94,84 @@ func (s *Store) lease(id string, doc bson.Raw) (*Lease, []damagedEntry) {
 		l.Timers = append(l.Timers, t)
 	})...)
 	return l, wrong
+}
+
+// projected makes of a document by plainProjection what leaseProjection would ship.
+func (s *Store) projected(doc bson.Raw, now float64) bson.Raw {
+	kinds, more := s.cfg.RelayKinds, false
+	fields := bson.D{{Key: "_id", Value: doc.Lookup("_id")}, {Key: "lease", Value: doc.Lookup("lease")}}
+	for _, f := range []struct {
+		kind Kind
+		name string
+	}{{KindSpawn, "spawns"}, {KindOutbox, "outbox"}} {
+		v, rest := firstOf(doc.Lookup(f.name))
+		if kinds&f.kind == 0 || v.Type == 0 {
+			continue
+		}
+		if !more { // no event before all spawns
+			fields = append(fields, bson.E{Key: f.name, Value: v})
+		}
+		more = more || rest
+	}
+	timers := doc.Lookup("timers")
+	if kinds&KindTimer != 0 && !more && !missing(timers) {
+		fields = append(fields, bson.E{Key: "timers", Value: dueOf(timers, now)})
+	}
+	plain, ok := timers.DocumentOK()
+	fields = append(fields, bson.E{Key: "more", Value: more}, bson.E{Key: "untimed", Value: ok && len(plain) == len(emptyDocument)})
+	raw, err := bson.Marshal(fields)
+	if err != nil {
+		return doc // cannot be: it is made of what was read
+	}
+	return raw
+}
+
+// firstOf cuts an array to what one lease carries.
+func firstOf(v bson.RawValue) (first bson.RawValue, more bool) {
+	arr, ok := v.ArrayOK()
+	if !ok {
+		return v, false
+	}
+	values, err := arr.Values()
+	if err != nil || len(values) <= leaseEntries {
+		return v, false
+	}
+	return array(func(dst []byte) []byte {
+		for i, v := range values[:leaseEntries] {
+			dst = bsoncore.AppendValueElement(dst, index(i), bsoncore.Value{Type: bsoncore.Type(v.Type), Data: v.Value})
+		}
+		return dst
+	}), true
+}
+
+// dueOf is what dueExpression ships, computed here.
+func dueOf(timers bson.RawValue, now float64) any {
+	doc, ok := timers.DocumentOK()
+	if !ok {
+		return typeName(timers)
+	}
+	type armed struct {
+		at    float64
+		entry bson.D
+	}
+	var due []armed
+	var wrong bson.A
+	elements, _ := doc.Elements()
+	for _, e := range elements {
+		entry := bson.D{{Key: "k", Value: e.Key()}, {Key: "v", Value: e.Value()}}
+		switch at, ok := seconds(e.Value()); {
+		case !ok:
+			wrong = bson.A{entry}
+		case at <= now:
+			due = append(due, armed{at, entry})
+		}
+	}
+	slices.SortStableFunc(due, func(a, b armed) int { return cmp.Compare(a.at, b.at) })
+	all := make(bson.A, 0, len(due)+1)
+	for _, t := range due[:min(len(due), leaseEntries)] {
+		all = append(all, t.entry)
+	}
+	return append(all, wrong...)
 }
 
 // damagedEntry is what a relay puts aside: a value that no entry can be read from.
