@@ -135,8 +135,8 @@ func TestRelayProcessesThatAreKilled(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, server *mongotest.Server) {
 		client, database := server.Database(t)
-		executions := setting(t, "MONGOSTORE_TEST_EXECUTIONS", 150)
-		kills := max(12, executions/20)
+		executions := setting(t, "MONGOSTORE_TEST_EXECUTIONS", 80)
+		kills := max(8, executions/20)
 		seed := uint64(setting(t, "MONGOSTORE_TEST_SEED", int(rand.Uint32())))
 		t.Logf("seed %d (MONGOSTORE_TEST_SEED)", seed)
 		store := newStore(t, client, database, mongostore.Config{SeqBlock: 1000})
