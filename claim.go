@@ -251,7 +251,7 @@ func (s *Store) putBack(ctx context.Context, ids []string) error {
 	defer cancel()
 	_, err := s.executions.UpdateMany(ctx,
 		bson.D{{Key: "_id", Value: op("$in", ids)}, {Key: "lease.until", Value: op("$gt", s.now())}},
-		bson.A{op("$set", bson.D{{Key: "due_at", Value: op("$max", bson.A{"$due_at", heldUntil(s.now())})}})})
+		bson.A{op("$set", bson.D{{Key: "due_at", Value: op("$max", bson.A{cond(isTime("$due_at"), "$due_at", nil), heldUntil(s.now())})}})})
 	return err
 }
 

@@ -303,11 +303,14 @@ func (k entryKey) hasPlace() bson.D {
 func (s *Store) isBack(ctx context.Context, k entryKey) (int, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	there := bson.E{Key: k.array() + ".seq", Value: k.seq}
+	there := bson.A{op(k.array()+".seq", k.seq)}
 	if k.kind == "timer" {
-		there = bson.E{Key: "timers." + encodePath(k.path), Value: op("$exists", true)}
+		there = bson.A{}
+		for _, key := range pathKeys(k.path) {
+			there = append(there, op("timers."+key, op("$exists", true)))
+		}
 	}
-	n, err := s.executions.CountDocuments(ctx, append(byID(k.execution), there))
+	n, err := s.executions.CountDocuments(ctx, append(byID(k.execution), bson.E{Key: "$or", Value: there}))
 	return int(n), err
 }
 
@@ -330,9 +333,9 @@ func (s *Store) resurrection(k entryKey) bson.D {
 		{Key: "dead_at", Value: cond(op("$eq", bson.A{rest, bson.A{}}), "$$REMOVE", "$dead_at")},
 	}
 	if k.kind == "timer" {
-		armed := op("$arrayToObject", op("$concatArrays", bson.A{
-			bson.A{bson.D{{Key: "k", Value: literalText(encodePath(k.path))}, {Key: "v", Value: k.at}}}, timersArray, // the later one wins
-		}))
+		again := op("$anyElementTrue", bson.A{op("$map", bson.D{{Key: "input", Value: timersArray}, {Key: "in", Value: isTimerOf(k.path)}})})
+		back := bson.A{bson.D{{Key: "k", Value: literalText(encodePath(k.path))}, {Key: "v", Value: k.at}}}
+		armed := op("$arrayToObject", op("$concatArrays", bson.A{timersArray, cond(again, bson.A{}, back)}))
 		return op("$set", append(set, bson.E{Key: "timers", Value: armed}))
 	}
 	path := "$" + k.array()

@@ -1,6 +1,7 @@
 package mongostore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -260,30 +261,34 @@ func (s *Store) under(ctx context.Context, what string, l *Lease, made func(now 
 // lost reply is repeated: what has landed is told by the entries that are gone.
 func (s *Store) handOver(ctx context.Context, leases []*Lease, hs []handover, now float64) (lost []*Lease, err error) {
 	matched, err := s.sendHandovers(ctx, leases, hs, now)
-	switch {
-	case err != nil && !isOpen(err):
+	switch alone := len(leases) == 1; {
+	case err != nil && !isOpen(err) && alone:
 		return nil, err
 	case err == nil && matched == int64(len(leases)):
 		return nil, nil
-	case err == nil && len(leases) == 1 && !hs[0].quick:
+	case err == nil && alone && !hs[0].quick:
 		return leases, nil
 	}
+	var failed error
 	for i, l := range leases {
 		hs[i].quick = false
 		one, err := s.sendHandovers(ctx, leases[i:i+1], hs[i:i+1], now)
-		if err != nil {
-			return nil, err
+		done := one == 1
+		if err == nil && !done {
+			done, err = s.handedOver(ctx, l, hs[i])
 		}
-		if one == 1 {
-			continue
+		if isOpen(err) || neverSent(err) {
+			return nil, err // the server cannot be asked about the rest either
 		}
-		done, err := s.handedOver(ctx, l, hs[i])
-		if err != nil {
-			return nil, err
-		}
-		if !done {
+		if failed = cmp.Or(err, failed); !done { // one that is refused must not cost the others of the batch their leases
 			lost = append(lost, l)
 		}
+	}
+	if len(leases) == 1 {
+		return lost, failed
+	}
+	if failed != nil {
+		s.cfg.Logger.Warn("mongostore: leases could not be handed over", "error", failed)
 	}
 	return lost, nil
 }
@@ -363,13 +368,8 @@ func (s *Store) handedOver(ctx context.Context, l *Lease, h handover) (bool, err
 		case SpawnEntry:
 			still = append(still, op("spawns", op("$elemMatch", op("seq", e.Seq))))
 		case Timer:
-			at := toSeconds(e.FireAt)
-			keys := []string{encodePath(e.Path)}
-			if other, ok := harelKey(e.Path); ok {
-				keys = append(keys, other)
-			}
-			for _, key := range keys {
-				still = append(still, op("timers."+key, bson.D{{Key: "$gte", Value: at - nanosecond}, {Key: "$lte", Value: at + nanosecond}}))
+			for _, key := range pathKeys(e.Path) {
+				still = append(still, op("timers."+key, stillAt(toSeconds(e.FireAt))))
 			}
 		}
 	}
@@ -420,18 +420,19 @@ func withoutSeqs(field string, seqs bson.A) bson.E {
 	return bson.E{Key: field, Value: cond(op("$isArray", path), rest, path)}
 }
 
+// isTimerOf is whether $$this, a timer as {k, v}, is of path.
+func isTimerOf(path string) bson.D {
+	return op("$in", bson.A{"$$this.k", op("$literal", pathKeys(path))})
+}
+
 // withoutTimers leaves out those that still stand at their times: one that was armed
 // anew meanwhile is another.
 func withoutTimers(timers []Timer) bson.E {
 	var those bson.A
 	for _, t := range timers {
 		at := toSeconds(t.FireAt)
-		keys := bson.A{op("$literal", encodePath(t.Path))}
-		if other, ok := harelKey(t.Path); ok {
-			keys = append(keys, op("$literal", other))
-		}
 		those = append(those, op("$and", bson.A{
-			op("$in", bson.A{"$$this.k", keys}), isTime("$$this.v"),
+			isTimerOf(t.Path), isTime("$$this.v"),
 			op("$gte", bson.A{"$$this.v", at - nanosecond}), op("$lte", bson.A{"$$this.v", at + nanosecond}),
 		}))
 	}

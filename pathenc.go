@@ -52,6 +52,16 @@ var (
 	pathDecoder = strings.NewReplacer(escapeKey+"e", escapeKey, escapeKey+"d", dotKey, dotKey, ".")
 )
 
+// pathKeys are the field names that a timer of path may stand under: ours, and harel's
+// where that is another.
+func pathKeys(path string) []string {
+	keys := []string{encodePath(path)}
+	if other, ok := harelKey(path); ok {
+		keys = append(keys, other)
+	}
+	return keys
+}
+
 // harelKey gives the field name that harel uses for path, where it is another than
 // ours and means the same: such a timer is found, re-armed and cancelled too.
 func harelKey(path string) (string, bool) {

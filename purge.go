@@ -24,7 +24,7 @@ const defaultPurge = 500
 // Purge deletes executions that finished before a time, with the trace counters that
 // harel may have made for them, and returns how many. What still owes something stays:
 // entries, timers, dead letters, or a lease that somebody holds. It goes on past these
-// in batches of two round trips, is safe while workers run, and may be called again
+// in batches of three round trips, is safe while workers run, and may be called again
 // after an error.
 // Returns ErrInvalid if opts make no sense or ctx has an open transaction.
 func (s *Store) Purge(ctx context.Context, opts PurgeOptions) (int64, error) {

@@ -177,14 +177,8 @@ func (s *Store) DeleteTimer(ctx context.Context, t Timer) error {
 func (s *Store) deleteTimer(ctx context.Context, t Timer) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	keys := []string{encodePath(t.Path)}
-	if other, ok := harelKey(t.Path); ok {
-		keys = append(keys, other)
-	}
-	for _, key := range keys {
-		filter := append(byID(t.ExecutionID), bson.E{Key: "timers." + key, Value: bson.D{
-			{Key: "$gte", Value: toSeconds(t.FireAt) - nanosecond}, {Key: "$lte", Value: toSeconds(t.FireAt) + nanosecond},
-		}})
+	for _, key := range pathKeys(t.Path) {
+		filter := append(byID(t.ExecutionID), bson.E{Key: "timers." + key, Value: stillAt(toSeconds(t.FireAt))})
 		if t.Token != "" {
 			filter = append(filter, bson.E{Key: "lease.token", Value: t.Token})
 		}
@@ -197,6 +191,11 @@ func (s *Store) deleteTimer(ctx context.Context, t Timer) error {
 		return nil
 	}
 	return s.checkToken(ctx, t.ExecutionID, t.Token)
+}
+
+// stillAt is the condition that a timer fires at a time.
+func stillAt(at float64) bson.D {
+	return bson.D{{Key: "$gte", Value: at - nanosecond}, {Key: "$lte", Value: at + nanosecond}}
 }
 
 // checkToken tells a lost lease from a timer that is simply gone.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/execstore/mongostore"
 )
@@ -109,6 +110,21 @@ var deadLetterTests = tests{
 			fmt.Sprintf("o-1:A.$b@%v", seconds(first)), fmt.Sprintf("o-1:C@%v", seconds(first.Add(time.Hour))),
 		}, names(b.inspect(t, "o-1").Timers))
 		require.Len(t, b.claimOnly(t).Timers, 1)
+	},
+
+	"ATimerThatHarelArmedAgainStaysAsItIs": func(t *testing.T, b *bundle) {
+		first := b.clock.Now()
+		b.create(t, "o-1", arms(mongostore.TimerOp{Path: "$x", FireAt: first}))
+		l := b.claimOnly(t)
+		require.NoError(t, b.store.Bury(t.Context(), l.Timers[0], nil))
+		require.NoError(t, b.store.Complete(t.Context(), l))
+		b.byHand = true
+		_, err := b.executions.UpdateByID(t.Context(), "o-1", bson.A{d("$set", d("timers", d("$literal", d("$x", 5e9))))}) // as harel names it
+		require.NoError(t, err)
+		n, err := b.store.Requeue(t.Context(), l.Timers[0])
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Equal(t, []string{"o-1:$x@5e+09"}, names(b.inspect(t, "o-1").Timers))
 	},
 
 	"BH-19_ADeadEntryGoesBackWhileLaterOnesRun": func(t *testing.T, b *bundle) {

@@ -197,13 +197,7 @@ var relayFaultTests = tests{
 		for _, id := range []string{"a", "z"} {
 			b.create(t, id, emit("x"))
 		}
-		const most = 16 << 20
-		room := most - len(b.doc(t, "full")) - 20
-		require.Eventually(t, func() bool { // the tests' servers have little cache
-			_, err := b.executions.UpdateByID(t.Context(), "full", d("$set", d("pad", strings.Repeat("x", room))))
-			return err == nil
-		}, time.Minute, 100*time.Millisecond)
-		b.byHand = true
+		b.fillUp(t, "full", 10)
 		require.Equal(t, []string{"a", "z"}, leasedIDs(b.claim(t, 10)))
 		require.Equal(t, []string{"full lease"}, b.damage.take())
 		require.Empty(t, b.claim(t, 10))
@@ -262,4 +256,51 @@ var relayFaultTests = tests{
 		b.insert(t, d("_id", 5, "version", 1, "data", "{}", "finished_at", seconds(b.clock.Now()), "outbox", bson.A{d("seq", 1)}))
 		require.EqualValues(t, 5, b.purge(t, b.clock.Now().Add(time.Second), 1))
 	},
+
+	"ADueTimeThatIsNoTimeIsPutBackToo": func(t *testing.T, b *bundle) {
+		for _, id := range numbered("o-", 8) {
+			b.create(t, id, emit("x"))
+			b.set(t, id, d("due_at", bson.A{1.0}, "lease", d("token", "t", "until", seconds(b.clock.Now().Add(time.Hour)), "attempts", 1)))
+		}
+		require.Empty(t, b.claim(t, 1))
+		for _, id := range numbered("o-", 8) {
+			require.Equal(t, bson.TypeDouble, b.doc(t, id).Lookup("due_at").Type, "not looked at for ever")
+		}
+	},
+
+	"OneHandoverThatIsRefusedDoesNotCostTheOthers": func(t *testing.T, b *bundle) {
+		for _, id := range []string{"full", "o-1", "o-2"} {
+			b.create(t, id, emit("x"))
+		}
+		begun, goOn := make(chan bool, 3), make(chan bool)
+		got := deliveries{fail: func(e mongostore.Entry, _ int) error {
+			begun <- true
+			<-goOn
+			return errors.New(strings.Repeat("long ", 150))
+		}}
+		r := b.relay(t, &got, mongostore.RelayConfig{})
+		done := make(chan error, 1)
+		go func() { _, err := r.Drain(t.Context()); done <- err }()
+		for range 3 {
+			<-begun
+		}
+		b.fillUp(t, "full", 100)
+		close(goOn)
+		require.NoError(t, <-done)
+		require.Equal(t, 2, got.what("retried"))
+		require.Equal(t, 1, got.what("lease_lost"))
+		require.NotZero(t, b.doc(t, "o-1").Lookup("lease", "cause").Type)
+		require.NotZero(t, b.doc(t, "o-2").Lookup("lease", "cause").Type)
+	},
+}
+
+// fillUp leaves so many bytes of the server's limit in a document.
+func (b *bundle) fillUp(t *testing.T, id string, left int) {
+	t.Helper()
+	b.byHand = true
+	pad := strings.Repeat("x", maxDocument-len(b.doc(t, id))-left-10) // 10: name, type and lengths of the field
+	require.Eventually(t, func() bool {                               // the tests' servers have little cache
+		_, err := b.executions.UpdateByID(t.Context(), id, d("$set", d("pad", pad)))
+		return err == nil
+	}, time.Minute, 100*time.Millisecond)
 }
