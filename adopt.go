@@ -45,16 +45,9 @@ func (s *Store) Adopt(ctx context.Context) (int64, error) {
 // adoptees ships the snapshot only of documents that the store did not write last, or
 // that somebody damaged since.
 func (s *Store) adoptees(ctx context.Context, after string) ([]bson.Raw, error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
 	filter := ListOptions{}.idRange(after)
-	cursor, err := s.executions.Find(ctx, bson.D{{Key: "_id", Value: filter}}, options.Find().
+	return s.find(ctx, bson.D{{Key: "_id", Value: filter}}, options.Find().
 		SetProjection(adoptProjection).SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(adoptBatch))
-	if err != nil {
-		return nil, err
-	}
-	var docs []bson.Raw
-	return docs, cursor.All(ctx, &docs)
 }
 
 // adoptProjection ships what tells whether a document is readable and true.

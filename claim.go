@@ -91,17 +91,11 @@ func (s *Store) claim(ctx context.Context, limit int, until float64) ([]*Lease, 
 
 // dueWindow reads the executions that look due, the longest due first.
 func (s *Store) dueWindow(ctx context.Context, window int) (due, busy []string, strange []bson.RawValue, err error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
 	now := s.now()
-	cursor, err := s.executions.Find(ctx, bson.D{{Key: "due_at", Value: op("$lte", now)}},
+	docs, err := s.find(ctx, bson.D{{Key: "due_at", Value: op("$lte", now)}},
 		options.Find().SetProjection(bson.D{{Key: "lease.until", Value: 1}}).
 			SetSort(bson.D{{Key: "due_at", Value: 1}}).SetLimit(int64(window)).SetBatchSize(int32(window+1)))
 	if err != nil {
-		return nil, nil, nil, err
-	}
-	var docs []bson.Raw
-	if err := cursor.All(ctx, &docs); err != nil {
 		return nil, nil, nil, err
 	}
 	for _, doc := range docs {
@@ -257,15 +251,8 @@ func (s *Store) putBack(ctx context.Context, ids []string) error {
 
 // readLeased ships the work of the executions that the token holds.
 func (s *Store) readLeased(ctx context.Context, ids []string, token string, now float64) ([]bson.Raw, error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	cursor, err := s.executions.Find(ctx, bson.D{{Key: "_id", Value: op("$in", ids)}, {Key: "lease.token", Value: token}},
+	return s.find(ctx, bson.D{{Key: "_id", Value: op("$in", ids)}, {Key: "lease.token", Value: token}},
 		options.Find().SetProjection(s.leaseProjection(now)))
-	if err != nil {
-		return nil, err
-	}
-	var docs []bson.Raw
-	return docs, cursor.All(ctx, &docs)
 }
 
 // leaseProjection ships what one lease carries: no event before all spawns, so that

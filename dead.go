@@ -25,24 +25,6 @@ type DeadLetter struct {
 	BuriedAt time.Time
 }
 
-// DeadLetterOptions say which dead letters to list.
-type DeadLetterOptions struct {
-	// ExecutionID lists those of one execution; empty: of all.
-	ExecutionID string
-	// Limit is the most items on a page. 0 is 100; negative is refused.
-	Limit int
-	// Cursor is the Next of the page before; empty: the first page.
-	Cursor string
-}
-
-// DeadLetterPage is one page of dead letters, in the order of execution ids and
-// within one execution of burial.
-type DeadLetterPage struct {
-	Items []DeadLetter
-	// Next is the cursor of the next page; empty: this is the last.
-	Next string
-}
-
 // Bury gives an entry up, with the reason: it goes to the dead letters of its
 // execution and no longer holds back the entries after it. A lease on the execution
 // stays. One that is gone is no error. With a Token the lease must be held. cause may
@@ -54,7 +36,7 @@ type DeadLetterPage struct {
 func (s *Store) Bury(ctx context.Context, e Entry, cause error) error {
 	key, err := keyOf(e)
 	if err != nil {
-		return err
+		return of("entry", err)
 	}
 	ctx, err = refuseTransaction(ctx)
 	if err != nil {
@@ -110,6 +92,7 @@ type entryKey struct {
 	attempt          int
 }
 
+// keyOf gives the key of e; its errors name a part of the entry.
 func keyOf(e Entry) (key entryKey, err error) {
 	switch e := e.(type) {
 	case OutboxEntry:
@@ -118,11 +101,11 @@ func keyOf(e Entry) (key entryKey, err error) {
 		key = entryKey{kind: "spawn", execution: e.ParentID, token: e.Token, seq: e.Seq, attempt: e.Attempt}
 	case Timer:
 		key = entryKey{kind: "timer", execution: e.ExecutionID, token: e.Token, path: e.Path, at: toSeconds(e.FireAt), attempt: e.Attempt}
-		err = optionalText("entry.Path", e.Path)
+		err = optionalText(".Path", e.Path)
 	default:
-		return key, invalid("entry", fmt.Sprintf("is a %T, not an OutboxEntry, SpawnEntry or Timer", e))
+		return key, invalid("", fmt.Sprintf("is a %T, not an OutboxEntry, SpawnEntry or Timer", e))
 	}
-	return key, cmp.Or(err, validText("entry execution id", key.execution))
+	return key, cmp.Or(err, validText(".ExecutionID", key.execution))
 }
 
 // array is the field that holds entries of the kind.
@@ -236,9 +219,9 @@ func (s *Store) shelve(ctx context.Context, id bson.RawValue) error {
 
 // Requeue gives dead entries another chance, each at its place in the order of its
 // execution: an event with a lower number is delivered before those after it. A timer
-// whose path is armed again stays armed as it is. What is not dead is no error, and
-// what cannot be read stays. Its attempts count from 1 again. It returns how many entries it moved; one whose reply
-// was lost counts if it is back. One round trip for each entry.
+// whose path is armed again stays armed as it is. Attempts count from 1 again. What is
+// not dead is no error, and what cannot be read stays. It returns how many entries it
+// moved; one whose reply was lost counts if it is back. One round trip for each entry.
 // Returns ErrInvalid if something is no entry or names no execution, before anything
 // is written, or ctx has an open transaction.
 func (s *Store) Requeue(ctx context.Context, entries ...Entry) (int, error) {

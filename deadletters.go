@@ -13,6 +13,24 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
+// DeadLetterOptions say which dead letters to list.
+type DeadLetterOptions struct {
+	// ExecutionID lists those of one execution; empty: of all.
+	ExecutionID string
+	// Limit is the most items on a page. 0 is 100; negative is refused.
+	Limit int
+	// Cursor is the Next of the page before; empty: the first page.
+	Cursor string
+}
+
+// DeadLetterPage is one page of dead letters, in the order of execution ids and
+// within one execution of burial.
+type DeadLetterPage struct {
+	Items []DeadLetter
+	// Next is the cursor of the next page; empty: this is the last.
+	Next string
+}
+
 // DeadLetters gives one page of what was given up. Every letter that is there
 // throughout appears exactly once over the pages. Costs what it returns, and the dead
 // letters of the executions on the page.
@@ -57,8 +75,6 @@ func (s *Store) DeadLetters(ctx context.Context, opts DeadLetterOptions) (*DeadL
 }
 
 func (s *Store) deadDocuments(ctx context.Context, id string, after deadCursor, limit int) ([]bson.Raw, error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
 	from := "$gte"
 	if after.Done {
 		from = "$gt"
@@ -67,13 +83,8 @@ func (s *Store) deadDocuments(ctx context.Context, id string, after deadCursor, 
 	if id != "" {
 		where = append(where, bson.E{Key: "$eq", Value: id})
 	}
-	cursor, err := s.executions.Find(ctx, bson.D{{Key: "dead_at", Value: op("$exists", true)}, {Key: "_id", Value: where}},
+	return s.find(ctx, bson.D{{Key: "dead_at", Value: op("$exists", true)}, {Key: "_id", Value: where}},
 		options.Find().SetProjection(bson.D{{Key: "dead", Value: 1}}).SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(int64(limit)))
-	if err != nil {
-		return nil, err
-	}
-	var docs []bson.Raw
-	return docs, cursor.All(ctx, &docs)
 }
 
 // deadCursor is the last letter of a page: its execution, and its place in there.

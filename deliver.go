@@ -241,16 +241,8 @@ func (r *Relay) claimed(l *Lease) {
 }
 
 func (r *Relay) observe(what string, e Entry, took time.Duration, err error) {
-	event := RelayEvent{What: what, ID: e.EntryID(), Attempt: attemptOf(e), Duration: took, Err: err}
-	switch e := e.(type) {
-	case SpawnEntry:
-		event.Handler, event.Key = "spawn", e.ParentID
-	case OutboxEntry:
-		event.Handler, event.Key = "outbox", e.ExecutionID
-	case Timer:
-		event.Handler, event.Key = "timer", e.ExecutionID
-	}
-	r.emit(event)
+	key, _ := keyOf(e) // it was read from a document
+	r.emit(RelayEvent{What: what, ID: e.EntryID(), Handler: key.kind, Key: key.execution, Attempt: key.attempt, Duration: took, Err: err})
 }
 
 // oneLess is e before the attempt that is counted and not made.
@@ -270,13 +262,6 @@ func oneLess(e Entry) Entry {
 }
 
 func attemptOf(e Entry) int {
-	switch e := e.(type) {
-	case SpawnEntry:
-		return e.Attempt
-	case OutboxEntry:
-		return e.Attempt
-	case Timer:
-		return e.Attempt
-	}
-	return 0
+	key, _ := keyOf(e)
+	return key.attempt
 }

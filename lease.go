@@ -56,7 +56,8 @@ func (l *Lease) entries() []Entry {
 
 // Complete acks every entry that l carries and frees it, in one update; what was
 // acked before is no error. An entry that was buried and requeued meanwhile is acked
-// too: take what you bury out of l. A lease that has ended but that nobody took is honoured.
+// too: take what you bury out of l. A lease that has ended but that nobody took is
+// honoured.
 // Returns ErrLeaseLost, and nothing is changed, if the token does not hold it.
 // Returns ErrInvalid if l has no id or no token, or ctx has an open transaction.
 func (s *Store) Complete(ctx context.Context, l *Lease) error {
@@ -104,6 +105,9 @@ func (s *Store) Extend(ctx context.Context, l *Lease, d time.Duration) error {
 	if err == nil && len(lost) > 0 {
 		err = &LeaseLostError{IDs: []string{l.ExecutionID}}
 	}
+	if end := fromSeconds(until); err == nil && end.After(l.Until) {
+		l.Until = end
+	}
 	return wrapErr("extend the lease of", l.ExecutionID, err)
 }
 
@@ -130,19 +134,16 @@ func (s *Store) extend(ctx context.Context, leases []*Lease, until float64) (los
 	if err != nil {
 		return nil, err
 	}
-	held := map[string]string{}
-	if res.MatchedCount < int64(len(leases)) {
-		if held, err = s.heldOf(ctx, filter); err != nil {
-			return nil, err
-		}
+	if res.MatchedCount == int64(len(leases)) {
+		return nil, nil
+	}
+	held, err := s.heldOf(ctx, filter)
+	if err != nil {
+		return nil, err
 	}
 	for _, l := range leases {
-		if res.MatchedCount < int64(len(leases)) && held[l.ExecutionID] != l.Token {
+		if held[l.ExecutionID] != l.Token {
 			lost = append(lost, l)
-			continue
-		}
-		if end := fromSeconds(until); end.After(l.Until) {
-			l.Until = end
 		}
 	}
 	return lost, nil
@@ -150,14 +151,8 @@ func (s *Store) extend(ctx context.Context, leases []*Lease, until float64) (los
 
 // heldOf reads which executions a filter of leases still finds, and under what token.
 func (s *Store) heldOf(ctx context.Context, filter bson.D) (map[string]string, error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	cursor, err := s.executions.Find(ctx, filter, options.Find().SetProjection(bson.D{{Key: "lease.token", Value: 1}}))
+	docs, err := s.find(ctx, filter, options.Find().SetProjection(bson.D{{Key: "lease.token", Value: 1}}))
 	if err != nil {
-		return nil, err
-	}
-	var docs []bson.Raw
-	if err := cursor.All(ctx, &docs); err != nil {
 		return nil, err
 	}
 	held := make(map[string]string, len(docs))

@@ -160,15 +160,8 @@ func (s *Store) rows(ctx context.Context, opts ListOptions, after string, want i
 }
 
 func (s *Store) rowBatch(ctx context.Context, opts ListOptions, after string, limit int) ([]bson.Raw, error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	cursor, err := s.executions.Find(ctx, opts.filter(after), options.Find().
+	return s.find(ctx, opts.filter(after), options.Find().
 		SetProjection(rowProjection).SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(int64(limit)))
-	if err != nil {
-		return nil, err
-	}
-	var docs []bson.Raw
-	return docs, cursor.All(ctx, &docs)
 }
 
 // rowProjection ships the snapshot only of documents that harel wrote.

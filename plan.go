@@ -170,9 +170,12 @@ func optionalText(field, s string) error {
 }
 
 // at makes the field of an item's error that of the whole list.
-func at(list string, i int, err error) error {
+func at(list string, i int, err error) error { return of(list+"["+strconv.Itoa(i)+"]", err) }
+
+// of makes the field of a part's error that of the whole.
+func of(whole string, err error) error {
 	if v, ok := err.(*ValidationError); ok {
-		v.Field = list + "[" + strconv.Itoa(i) + "]" + v.Field
+		v.Field = whole + v.Field
 	}
 	return err
 }

@@ -69,8 +69,6 @@ func (s *Store) owesAnything() bson.D {
 
 // purgeable reads finished executions in the order of (finished_at, _id).
 func (s *Store) purgeable(ctx context.Context, before float64, after bson.Raw, batch int) ([]bson.Raw, error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
 	isText := bson.E{Key: "_id", Value: op("$type", "string")} // another is no execution, and would break the order
 	filter := bson.D{{Key: "finished_at", Value: op("$lt", before)}, isText}
 	if after != nil {
@@ -80,14 +78,9 @@ func (s *Store) purgeable(ctx context.Context, before float64, after bson.Raw, b
 			bson.D{{Key: "finished_at", Value: bson.D{{Key: "$gt", Value: at}, {Key: "$lt", Value: before}}}},
 		}}}
 	}
-	cursor, err := s.executions.Find(ctx, filter, options.Find().
+	return s.find(ctx, filter, options.Find().
 		SetProjection(bson.D{{Key: "finished_at", Value: 1}, {Key: "version", Value: 1}, {Key: "owes", Value: s.owesAnything()}}).
 		SetSort(bson.D{{Key: "finished_at", Value: 1}, {Key: "_id", Value: 1}}).SetLimit(int64(batch)))
-	if err != nil {
-		return nil, err
-	}
-	var docs []bson.Raw
-	return docs, cursor.All(ctx, &docs)
 }
 
 // sameVersion finds a document while its version is as it was read, or as absent.

@@ -32,6 +32,18 @@ func mustEncode(d bson.D) bson.Raw {
 	return raw
 }
 
+// find reads all that a query finds.
+func (s *Store) find(ctx context.Context, filter bson.D, opts *options.FindOptionsBuilder) ([]bson.Raw, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	cursor, err := s.executions.Find(ctx, filter, opts)
+	if err != nil {
+		return nil, err
+	}
+	var docs []bson.Raw
+	return docs, cursor.All(ctx, &docs)
+}
+
 func byID(id string) bson.D { return bson.D{{Key: "_id", Value: id}} }
 
 // Load reads the execution into exe, which is zeroed first, once a document was

@@ -18,10 +18,10 @@ import (
 // error by Permanent buries the entry; one by RetryAfter, and any other, keeps back the
 // entry and all that its execution owes after it. Handlers are called concurrently: never
 // two at a time for the execution that owes the entry, but several may write to one
-// target, so a handler shares no value with others. An entry is delivered at least once: deduplicate
-// by EntryID, or consume it with Changes.Acks in the commit that handles it. ctx ends,
-// with ErrLeaseLost as its cause, when the lease cannot be trusted any more, and with
-// another cause when the relay stops; then the attempt does not count.
+// target, so a handler shares no value with others. An entry is delivered at least once:
+// deduplicate by EntryID, or consume it with Changes.Acks in the commit that handles it.
+// ctx ends, with ErrLeaseLost as its cause, when the lease cannot be trusted any more,
+// and with another cause when the relay stops; then the attempt does not count.
 type Handlers struct {
 	// Outbox delivers an event.
 	Outbox func(ctx context.Context, e OutboxEntry) error
@@ -40,7 +40,8 @@ type RelayConfig struct {
 	// 0 is 10, most 10,000.
 	Batch int
 	// MaxAttempts is after how many failed deliveries an entry is buried. One that a
-	// process died of counts, one that an orderly stop cut off does not. 0 is 10; negative never buries but what is Permanent, so that the order is strict.
+	// process died of counts, one that an orderly stop cut off does not. 0 is 10; negative
+	// buries only what is Permanent or cannot be read, so that the order is strict.
 	MaxAttempts int
 	// LeaseFor is how long a lease lasts that is not renewed, and it is renewed four
 	// times in that. A quarter of it is the allowed difference between the clocks of two
@@ -243,7 +244,8 @@ func (r relaySource) Extend(ctx context.Context, held []*Lease) (lost []*Lease, 
 	if err != nil {
 		return nil, err
 	}
-	return r.store.extendOf(ctx, held, until)
+	lost, err = r.store.extend(ctx, held, until)
+	return lost, wrapErr("extend leases", "", err)
 }
 
 func (r relaySource) Work(ctx context.Context, l *Lease, done func()) { r.work(ctx, l, done) }
@@ -305,18 +307,4 @@ func (s *Store) wakeRelays(a *attempt) {
 	if due, ok := s.dueAt(a); ok && due <= s.now() {
 		relays[rand.IntN(len(relays))].runner.Wake(a.plan.id)
 	}
-}
-
-// extendOf is extend for leases that others work with: their Until stays as it is.
-func (s *Store) extendOf(ctx context.Context, held []*Lease, until float64) (lost []*Lease, err error) {
-	copies, from := make([]*Lease, len(held)), map[*Lease]*Lease{}
-	for i, l := range held {
-		copies[i] = &Lease{ExecutionID: l.ExecutionID, Token: l.Token}
-		from[copies[i]] = l
-	}
-	gone, err := s.extend(ctx, copies, until)
-	for _, c := range gone {
-		lost = append(lost, from[c])
-	}
-	return lost, wrapErr("extend leases", "", err)
 }

@@ -83,21 +83,14 @@ func pending[E any](ctx context.Context, s *Store, kind seqKind, limit int, read
 }
 
 func (s *Store) pendingDocuments(ctx context.Context, kind seqKind, depth, documents int) ([]bson.Raw, error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
 	field := kind.array()
 	some := bson.D{{Key: "$cond", Value: bson.A{
 		bson.D{{Key: "$isArray", Value: "$" + field}}, bson.D{{Key: "$slice", Value: bson.A{"$" + field, depth}}}, "$" + field,
 	}}}
 	// $exists leaves the bounds open, without which a multikey index cannot sort.
-	cursor, err := s.executions.Find(ctx, bson.D{{Key: field + ".seq", Value: bson.D{{Key: "$exists", Value: true}}}},
+	return s.find(ctx, bson.D{{Key: field + ".seq", Value: bson.D{{Key: "$exists", Value: true}}}},
 		options.Find().SetProjection(bson.D{{Key: field, Value: some}}).
 			SetSort(bson.D{{Key: field + ".seq", Value: 1}}).SetLimit(int64(documents)))
-	if err != nil {
-		return nil, err
-	}
-	var docs []bson.Raw
-	return docs, cursor.All(ctx, &docs)
 }
 
 // foundEntries is what some documents, in the order of their lowest number, hold.

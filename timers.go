@@ -43,16 +43,9 @@ func (s *Store) DueTimers(ctx context.Context, now time.Time, limit int) ([]Time
 
 // dueDocuments ships the due timers alone, however many are armed beside them.
 func (s *Store) dueDocuments(ctx context.Context, now float64, limit, documents int) ([]bson.Raw, error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	cursor, err := s.executions.Find(ctx, bson.D{{Key: "timer_at", Value: bson.D{{Key: "$lte", Value: now}}}},
+	return s.find(ctx, bson.D{{Key: "timer_at", Value: bson.D{{Key: "$lte", Value: now}}}},
 		options.Find().SetProjection(bson.D{{Key: "timer_at", Value: 1}, {Key: "timers", Value: dueExpression(now, limit)}}).
 			SetSort(bson.D{{Key: "timer_at", Value: 1}}).SetLimit(int64(documents)))
-	if err != nil {
-		return nil, err
-	}
-	var docs []bson.Raw
-	return docs, cursor.All(ctx, &docs)
 }
 
 // dueExpression gives the earliest due timers as an array of {k, v}, and after them

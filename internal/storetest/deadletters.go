@@ -224,7 +224,7 @@ var deadLetterTests = tests{
 		_, err = b.store.DeadLetters(ctx, mongostore.DeadLetterOptions{Cursor: page.Next, ExecutionID: "o-1"})
 		requireInvalid(t, err, "DeadLetterOptions.Cursor")
 		_, err = b.store.Requeue(ctx, page.Items[0].Entry, nil)
-		requireInvalid(t, err, "entries[1]entry")
+		requireInvalid(t, err, "entries[1]")
 		require.Len(t, b.letters(t, mongostore.DeadLetterOptions{}), 2, "nothing was moved")
 	},
 }

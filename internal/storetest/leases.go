@@ -326,7 +326,7 @@ var leaseTests = tests{
 		requireInvalid(t, b.store.Release(ctx, &mongostore.Lease{Token: "t"}), "Lease.ExecutionID")
 		requireInvalid(t, b.store.Retry(ctx, &mongostore.Lease{ExecutionID: "o-1"}, 0, nil), "Lease.Token")
 		requireInvalid(t, b.store.Bury(ctx, nil, nil), "entry")
-		requireInvalid(t, b.store.Bury(ctx, mongostore.OutboxEntry{}, nil), "entry execution id")
+		requireInvalid(t, b.store.Bury(ctx, mongostore.OutboxEntry{}, nil), "entry.ExecutionID")
 		requireInvalid(t, b.store.Bury(ctx, mongostore.Timer{ExecutionID: "o-1", Path: "a\x00"}, nil), "entry.Path")
 		require.Equal(t, before, b.doc(t, "o-1"))
 	},
