@@ -422,7 +422,7 @@ func (st *stage[T]) renew(ctx context.Context) {
 
 // extend leaves time for a second try before the leases are given up.
 func (st *stage[T]) extend(ctx context.Context, leases []T) ([]T, error) {
-	ctx, cancel := context.WithTimeout(ctx, st.cfg.LeaseFor/10)
+	ctx, cancel := context.WithTimeout(ctx, st.cfg.LeaseFor/8)
 	defer cancel()
 	return st.source.Extend(ctx, leases)
 }

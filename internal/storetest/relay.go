@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/execstore/mongostore"
 )
@@ -356,13 +357,13 @@ var relayTests = tests{
 			<-goOn
 			return context.Cause(ctx)
 		}
-		const lease = 1500 * time.Millisecond // half of it must be longer than a busy machine stands still
+		const lease = 4 * time.Second // half of it must be longer than a busy machine stands still
 		r, err := store.NewRelay(h, mongostore.RelayConfig{LeaseFor: lease})
 		require.NoError(t, err)
 		done := make(chan int, 1)
 		go func() { n, _ := r.Drain(t.Context()); done <- n }()
 		<-begun
-		until := time.Now().Add(2 * lease)
+		until := time.Now().Add(lease + lease/2)
 		for time.Now().Before(until) {
 			leases, err := store.Claim(t.Context(), mongostore.ClaimOptions{})
 			require.NoError(t, err)
@@ -442,8 +443,16 @@ var relayTests = tests{
 			_, err := b.store.NewRelay(h, cfg)
 			requireInvalid(t, err, field)
 		}
-		_, err := b.store.NewRelay(h, mongostore.RelayConfig{LeaseFor: 400 * 24 * time.Hour})
-		requireInvalid(t, err, "RelayConfig.LeaseFor")
+		for _, d := range []time.Duration{400 * 24 * time.Hour, time.Millisecond} {
+			_, err := b.store.NewRelay(h, mongostore.RelayConfig{LeaseFor: d})
+			requireInvalid(t, err, "RelayConfig.LeaseFor")
+		}
+		for _, cfg := range []mongostore.RelayConfig{{Workers: 10_001}, {Batch: 1 << 40}} {
+			_, err := b.store.NewRelay(h, cfg)
+			requireInvalid(t, err, "RelayConfig.Workers and Batch")
+		}
+		require.NoError(t, mongostore.Permanent(nil))
+		require.Error(t, mongostore.RetryAfter(time.Second, nil))
 		for field, change := range map[string]func(*mongostore.Handlers){
 			"Handlers.Outbox": func(h *mongostore.Handlers) { h.Outbox = nil }, "Handlers.Spawn": func(h *mongostore.Handlers) { h.Spawn = nil },
 			"Handlers.Timer": func(h *mongostore.Handlers) { h.Timer = nil },
@@ -454,7 +463,33 @@ var relayTests = tests{
 			requireInvalid(t, err, field)
 		}
 		events := b.with(t, func(cfg *mongostore.Config) { cfg.RelayKinds = mongostore.KindOutbox })
-		_, err = events.NewRelay(mongostore.Handlers{Outbox: h.Outbox}, mongostore.RelayConfig{})
+		_, err := events.NewRelay(mongostore.Handlers{Outbox: h.Outbox}, mongostore.RelayConfig{})
 		require.NoError(t, err)
+	},
+
+	"DrainTellsWhyItEnds": func(t *testing.T, b *bundle) {
+		begun, goOn := make(chan bool, 1), make(chan bool)
+		got := deliveries{fail: func(mongostore.Entry, int) error { begun <- true; <-goOn; return nil }}
+		b.create(t, "o-1", emit("x"))
+		r := b.relay(t, &got, mongostore.RelayConfig{})
+		done := make(chan error, 1)
+		go func() { _, err := r.Drain(t.Context()); done <- err }()
+		<-begun
+		_, err := r.Drain(t.Context())
+		requireInvalid(t, err, "Relay")
+		close(goOn)
+		require.NoError(t, <-done)
+
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = r.Drain(ended)
+		require.ErrorIs(t, err, context.Canceled)
+
+		client := b.server.Client(t)
+		gone, err := b.on(t, client, func(*mongostore.Config) {}).NewRelay(got.handlers(), mongostore.RelayConfig{})
+		require.NoError(t, err)
+		require.NoError(t, client.Disconnect(t.Context()))
+		_, err = gone.Drain(t.Context())
+		require.ErrorIs(t, err, mongo.ErrClientDisconnected)
 	},
 }

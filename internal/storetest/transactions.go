@@ -402,13 +402,29 @@ var refusedTests = tests{
 	},
 
 	"AnOpenTransactionIsRefusedByWhatCannotJoin": func(t *testing.T, b *bundle) {
-		b.create(t, "o-1")
+		b.create(t, "o-1", emit("x"))
+		l := b.claimOnly(t)
 		before := b.doc(t, "o-1")
 		tx := b.begin(t)
 		b.business(t, tx, "b-1")
+		for name, call := range underLease {
+			if name != "AckOutbox" && name != "Commit" { // these join
+				requireInvalid(t, call(tx, b, l), "ctx")
+			}
+		}
+		_, err := b.store.Claim(tx, mongostore.ClaimOptions{})
+		requireInvalid(t, err, "ctx")
+		_, err = b.store.Requeue(tx, l.Outbox[0])
+		requireInvalid(t, err, "ctx")
+		_, err = b.store.Purge(tx, mongostore.PurgeOptions{FinishedBefore: b.clock.Now()})
+		requireInvalid(t, err, "ctx")
+		relay := b.relay(t, &deliveries{}, mongostore.RelayConfig{})
+		requireInvalid(t, relay.Run(tx), "ctx")
+		_, err = relay.Drain(tx)
+		requireInvalid(t, err, "ctx")
 		requireInvalid(t, b.store.AppendTrace(tx, "o-1", d("n", 1)), "ctx")
 		requireInvalid(t, b.store.Setup(tx), "ctx")
-		_, err := b.store.Adopt(tx)
+		_, err = b.store.Adopt(tx)
 		requireInvalid(t, err, "ctx")
 		require.Equal(t, before, b.doc(t, "o-1"))
 		detached := mongo.NewSessionContext(tx, nil)
