@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -16,16 +15,11 @@ import (
 // Permanent marks an error of a handler as one that no retry can mend: the entry is
 // buried at once. ErrExists from a Spawn handler, as CreateChild gives it, is permanent
 // by itself. Permanent(nil) is nil.
-func Permanent(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &permanentError{err}
-}
+func Permanent(err error) error { return runner.Permanent(err) }
 
 // RetryAfter says when a handler wants the entry again, in place of the backoff; the
 // attempt counts. d of 0 or less is at once. RetryAfter(d, nil) is an error too.
-func RetryAfter(d time.Duration, err error) error { return &retryAfterError{after: d, cause: err} }
+func RetryAfter(d time.Duration, err error) error { return runner.RetryAfter(d, err) }
 
 var errExhausted = errors.New("attempts exhausted")
 
@@ -87,30 +81,9 @@ func (r *Relay) exhausted(attempts int) bool {
 	return r.cfg.MaxAttempts > 0 && attempts >= r.cfg.MaxAttempts
 }
 
-// deliver runs the handler in a goroutine of its own: a panic is an error, and so is
-// runtime.Goexit, which tests call to end themselves.
-func (r *Relay) deliver(ctx context.Context, e Entry) (err error) {
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		returned := false
-		defer func() {
-			p := recover()
-			switch {
-			case p != nil:
-				r.store.cfg.Logger.Error("mongostore: a handler panicked", "entry", e.EntryID(), "panic", p, "stack", string(debug.Stack()))
-				err = fmt.Errorf("panic: %v", p)
-			case !returned:
-				err = errors.New("the handler called runtime.Goexit")
-			}
-		}()
-		if err = r.handle(ctx, e); err != nil {
-			_ = err.Error() // one that cannot tell what it is panics here
-		}
-		returned = true
-	}()
-	<-ended
-	return err
+// deliver runs the handler.
+func (r *Relay) deliver(ctx context.Context, e Entry) error {
+	return runner.Handle(r.store.cfg.Logger, e.EntryID(), func() error { return r.handle(ctx, e) })
 }
 
 func (r *Relay) handle(ctx context.Context, e Entry) error {
@@ -126,11 +99,8 @@ func (r *Relay) handle(ctx context.Context, e Entry) error {
 }
 
 func isPermanent(e Entry, err error) bool {
-	if errors.As(err, new(*retryAfterError)) {
-		return false
-	}
 	_, spawns := e.(SpawnEntry)
-	return errors.As(err, new(*permanentError)) || spawns && errors.Is(err, ErrExists)
+	return runner.IsPermanent(err) || spawns && errors.Is(err, ErrExists) && !runner.WantsPause(err)
 }
 
 // lost is whether err says that l is lost, and not another lease.
@@ -139,25 +109,9 @@ func lost(l *Lease, err error) bool {
 	return errors.As(err, &e) && slices.Contains(e.IDs, l.ExecutionID)
 }
 
-// pause asks Backoff, which is the user's code.
-func (r *Relay) pause(attempt int) (d time.Duration) {
-	defer func() {
-		if p := recover(); p != nil {
-			r.store.cfg.Logger.Error("mongostore: RelayConfig.Backoff panicked", "panic", p, "stack", string(debug.Stack()))
-			d = fullJitter(attempt)
-		}
-	}()
-	return r.cfg.Backoff(attempt)
-}
-
 // emit tells Observe, which is the user's code.
 func (r *Relay) emit(event RelayEvent) {
-	defer func() {
-		if p := recover(); p != nil {
-			r.store.cfg.Logger.Error("mongostore: RelayConfig.Observe panicked", "panic", p, "stack", string(debug.Stack()))
-		}
-	}()
-	r.cfg.Observe(event)
+	runner.Guarded(r.store.cfg.Logger, "RelayConfig.Observe", func() { r.cfg.Observe(event) })
 }
 
 // ackEarly acks one entry and keeps the lease.
@@ -190,12 +144,7 @@ func (r *Relay) bury(ctx context.Context, l *Lease, e Entry, cause error, took t
 }
 
 func (r *Relay) retry(l *Lease, e Entry, handled []Entry, err error, took time.Duration, done func()) {
-	after := r.pause(max(attemptOf(e), 1))
-	var later *retryAfterError
-	if errors.As(err, &later) {
-		after = later.after
-	}
-	after = min(max(after, 0), maxLeaseFor)
+	after := runner.Pause(r.store.cfg.Logger, r.cfg.Backoff, attemptOf(e), err)
 	h := handover{acked: handled, lease: r.store.retried(r.store.now(), after, err)}
 	r.finish(l, h, done, func() {
 		r.store.cfg.Logger.Info("mongostore: a delivery failed", "entry", e.EntryID(), "attempt", attemptOf(e), "again_in", after, "error", err)

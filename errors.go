@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
@@ -183,27 +182,6 @@ func quoted(id string) string {
 	}
 	return strconv.Quote(id)
 }
-
-// permanentError is made by Permanent.
-type permanentError struct{ cause error }
-
-func (e *permanentError) Error() string { return e.cause.Error() }
-func (e *permanentError) Unwrap() error { return e.cause }
-
-// retryAfterError is made by RetryAfter.
-type retryAfterError struct {
-	after time.Duration
-	cause error
-}
-
-func (e *retryAfterError) Error() string {
-	if e.cause == nil {
-		return "again in " + e.after.String()
-	}
-	return e.cause.Error()
-}
-
-func (e *retryAfterError) Unwrap() error { return e.cause }
 
 func invalid(field, reason string) error { return &ValidationError{Field: field, Reason: reason} }
 

@@ -3,17 +3,17 @@ package mongostore
 import (
 	"context"
 	"sync"
+
+	"github.com/execstore/mongostore/internal/runner"
 )
 
-// finisher hands over many leases in one command: what is finished while a command is
-// on its way goes into the next one, and nobody waits for it.
+// finisher hands over many leases in one command.
 type finisher struct {
+	runner.Combiner[finishing]
 	store *Store
 
-	mu      sync.Mutex
-	waiting []finishing
-	flying  bool
-	slow    int // leases to go before the classic update is tried again
+	mu   sync.Mutex
+	slow int // leases to go before the classic update is tried again
 }
 
 type finishing struct {
@@ -27,35 +27,16 @@ const (
 	slowFor     = 200 // leases by pipeline after a classic update that missed
 )
 
+func (f *finisher) init(s *Store) { f.store, f.Send, f.Most = s, f.send, finishBatch }
+
 // finish hands l over, and calls done with the error, a *LeaseLostError too.
 func (f *finisher) finish(l *Lease, h handover, done func(err error)) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	if h.quick = h.quick && f.slow == 0; f.slow > 0 {
 		f.slow--
 	}
-	f.waiting = append(f.waiting, finishing{l, h, done})
-	if !f.flying {
-		f.flying = true
-		go f.fly()
-	}
-}
-
-// fly sends until nobody waits.
-func (f *finisher) fly() {
-	for batch := f.take(); len(batch) > 0; batch = f.take() {
-		f.send(batch)
-	}
-}
-
-func (f *finisher) take() []finishing {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := min(len(f.waiting), finishBatch)
-	batch := f.waiting[:n:n]
-	f.waiting = f.waiting[n:]
-	f.flying = n > 0
-	return batch
+	f.mu.Unlock()
+	f.Add(finishing{l, h, done})
 }
 
 func (f *finisher) send(batch []finishing) {

@@ -103,7 +103,7 @@ func (s *Store) NewRelay(h Handlers, cfg RelayConfig) (*Relay, error) {
 		return nil, err
 	}
 	r := &Relay{store: s, handlers: h, cfg: cfg}
-	r.finisher.store = s
+	r.finisher.init(s)
 	r.runner = runner.New[*Lease](relaySource{r}, runner.Config{
 		Workers: cfg.Workers, Batch: cfg.Batch, PollEvery: cfg.PollEvery, LeaseFor: cfg.LeaseFor, StopTimeout: cfg.StopTimeout,
 		Lost: ErrLeaseLost, Logger: s.cfg.Logger,
@@ -135,7 +135,7 @@ func (c RelayConfig) withDefaults() (RelayConfig, error) {
 		return c, invalid("RelayConfig.Workers and Batch", fmt.Sprintf("are above %d", mostLeases))
 	}
 	if c.Backoff == nil {
-		c.Backoff = fullJitter
+		c.Backoff = runner.FullJitter
 	}
 	if c.Observe == nil {
 		c.Observe = func(RelayEvent) {}
@@ -148,17 +148,6 @@ const (
 	maxLeaseFor = 365 * 24 * time.Hour
 	mostLeases  = 10_000 // held by one process
 )
-
-// fullJitter spreads retries over the whole of a doubling pause, as is best known from
-// retries against overloaded services: those who failed together do not come together.
-func fullJitter(attempt int) time.Duration {
-	const first, most = 200 * time.Millisecond, time.Minute
-	pause := most
-	if attempt = max(attempt, 1); attempt < 10 {
-		pause = min(first<<(attempt-1), most)
-	}
-	return time.Duration(rand.Int64N(int64(pause) + 1))
-}
 
 // Run delivers until ctx ends, and returns nil then: what was claimed and not begun is
 // released, handlers get StopTimeout, and those that go on longer have their ctx

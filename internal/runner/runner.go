@@ -82,15 +82,15 @@ func New[T comparable](source Source[T], cfg Config) *Runner[T] {
 	}
 }
 
-// Wake says that something is due. It never blocks. What is held is looked at again
-// when it is let go.
+// Wake says that something is due; by "" that there is, but not what. It never blocks.
+// What is held is looked at again when it is let go.
 func (r *Runner[T]) Wake(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.running {
 		return
 	}
-	if h := r.byID[id]; h != nil {
+	if h := r.byID[id]; h != nil && id != "" {
 		h.woken = true
 		return
 	}
@@ -223,7 +223,7 @@ func (st *stage[T]) claimUntil(ctx context.Context) {
 func (st *stage[T]) claimRound(ctx context.Context, polled bool) (got int, err error) {
 	for st.awaitRoom(ctx) {
 		ids := st.takeWakes()
-		if len(ids) == 1 && !polled {
+		if len(ids) == 1 && ids[0] != "" && !polled {
 			n, err := st.claimOne(ids[0])
 			return got + n, err
 		}
