@@ -10,6 +10,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/execstore/mongostore/internal/mongoerr"
 )
 
 // ClaimOptions say how much to claim and for how long.
@@ -127,7 +129,7 @@ func (s *Store) takeRun(ctx context.Context, due []string, limit, run int, until
 func (s *Store) take(ctx context.Context, ids []string, until float64) (leases []*Lease, changed bool, err error) {
 	token, now := rand.Text(), s.now()
 	matched, err := s.sendTake(ctx, ids, now, until, token)
-	tooLarge := hasCode(err, codeObjectTooLarge, codeUpdateTooLarge)
+	tooLarge := mongoerr.HasCode(err, mongoerr.ObjectTooLarge, mongoerr.UpdateTooLarge)
 	if err != nil && !isOpen(err) && !tooLarge || err == nil && matched == 0 {
 		return nil, false, err
 	}
@@ -157,7 +159,7 @@ func (s *Store) takeEach(ctx context.Context, ids []string, leases []*Lease, unt
 		}
 		l, err := s.claimOne(ctx, id, until)
 		switch {
-		case hasCode(err, codeObjectTooLarge, codeUpdateTooLarge):
+		case mongoerr.HasCode(err, mongoerr.ObjectTooLarge, mongoerr.UpdateTooLarge):
 			s.reportDamage(&DamagedError{ExecutionID: id, Field: "lease", Reason: "has no room in a document of 16 MiB; acknowledge what waits in it", cause: err})
 			_, err = s.updateTwice(ctx, byID(id), op("$set", op("due_at", s.now()+later))) // the same size
 		case err == nil && l != nil:

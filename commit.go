@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/execstore/mongostore/internal/mongoerr"
 )
 
 // Commit writes the snapshot of exe and all of ch in one update that applies only
@@ -137,7 +139,7 @@ func (s *Store) land(ctx context.Context, h *Header, a *attempt) error {
 // mustSettle: the write may have landed, or an earlier try of it may have, and the
 // server cannot be asked right now.
 func (s *Store) mustSettle(h *Header, err error) bool {
-	return isOpen(err) || h.openTries() != nil && neverSent(err)
+	return isOpen(err) || h.openTries() != nil && mongoerr.NeverSent(err)
 }
 
 // landInTransaction sends once: what goes wrong is for the caller's transaction to

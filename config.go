@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/execstore/mongostore/internal/names"
 )
 
 // The defaults of Config, for what is left zero.
@@ -134,11 +134,11 @@ func orElse[T comparable](v, otherwise T) T {
 
 // validate checks a Config that has its defaults.
 func (c Config) validate() error {
-	if err := validDatabase(c.Database); err != nil {
-		return err
+	if reason := names.Database(c.Database); reason != "" {
+		return invalid("Config.Database", reason)
 	}
-	if err := validPrefix(c.Database, c.Prefix); err != nil {
-		return err
+	if reason := names.Prefix(c.Database, c.Prefix, "executions"); reason != "" {
+		return invalid("Config.Prefix", reason)
 	}
 	if !c.WriteConcern.Acknowledged() {
 		return invalid("Config.WriteConcern", "is unacknowledged, a commit could not be told from a loss")
@@ -174,39 +174,6 @@ func (c Config) validate() error {
 		if err := validText(fmt.Sprintf("Config.FinishedStatuses[%d]", i), s); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// validDatabase applies MongoDB's rules for names of databases, counted in bytes.
-func validDatabase(name string) error {
-	const field, most = "Config.Database", 63
-	switch {
-	case len(name) > most:
-		return invalid(field, fmt.Sprintf("has %d bytes, MongoDB allows %d", len(name), most))
-	case strings.ContainsAny(name, "/\\. \"$*<>:|?\x00"):
-		return invalid(field, "holds a character that MongoDB refuses (one of /\\. \"$*<>:|? or NUL)")
-	case !utf8.ValidString(name):
-		return invalid(field, "is not UTF-8")
-	}
-	return nil
-}
-
-// validPrefix applies MongoDB's rules for namespaces, counted in bytes.
-func validPrefix(database, prefix string) error {
-	const field, most = "Config.Prefix", 255
-	longest := database + "." + prefix + "executions"
-	switch {
-	case len(longest) > most:
-		return invalid(field, fmt.Sprintf("makes a namespace of %d bytes, MongoDB allows %d", len(longest), most))
-	case strings.ContainsAny(prefix, "$\x00"):
-		return invalid(field, "holds $ or NUL, which MongoDB refuses")
-	case strings.HasPrefix(prefix, ".") || strings.Contains(prefix, ".."):
-		return invalid(field, "makes an empty part between dots, which MongoDB refuses")
-	case strings.HasPrefix(prefix, "system."):
-		return invalid(field, `starts with "system.", which is MongoDB's own`)
-	case !utf8.ValidString(prefix):
-		return invalid(field, "is not UTF-8")
 	}
 	return nil
 }

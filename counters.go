@@ -7,6 +7,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/execstore/mongostore/internal/mongoerr"
 )
 
 // seqKind names one of the two counters.
@@ -332,7 +334,7 @@ func (s *Store) increment(ctx context.Context, kind seqKind, count int64) (int64
 }
 
 func counterError(kind seqKind, err error) error {
-	if hasCode(err, codeTypeMismatch) {
+	if mongoerr.HasCode(err, mongoerr.TypeMismatch) {
 		return &DamagedError{ExecutionID: kind.String(), Field: "counters.n", Reason: "is not a number", cause: err}
 	}
 	return wrapErr("allocate "+kind.String()+" numbers", "", err)

@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/execstore/mongostore/internal/mongoerr"
 	"github.com/execstore/mongostore/internal/mongotest"
 )
 
@@ -291,7 +292,7 @@ func TestBothCountersInOneCommand(t *testing.T) {
 
 func TestErrorsOfTheFunnel(t *testing.T) {
 	t.Parallel()
-	driver := mongo.WriteException{WriteErrors: mongo.WriteErrors{{Code: codeUpdateTooLarge}}, Labels: []string{"mine"}}
+	driver := mongo.WriteException{WriteErrors: mongo.WriteErrors{{Code: mongoerr.UpdateTooLarge}}, Labels: []string{"mine"}}
 	err := wrapErr("commit", "o", driver)
 	require.ErrorIs(t, err, ErrTooLarge)
 	var labelled mongo.LabeledError

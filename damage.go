@@ -6,6 +6,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/execstore/mongostore/internal/mongoerr"
 )
 
 // containersAreSound guards an update by pipeline: unlike a classic update, which
@@ -81,7 +83,7 @@ func (s *Store) whyStuck(ctx context.Context, a *attempt) error {
 // the server's own error. In a transaction null is damage too: the refusal has ended
 // the transaction, so nothing can be mended in it.
 func (s *Store) nameDamage(ctx context.Context, a *attempt, cause error) error {
-	if !hasCode(cause, codeBadValue, codeTypeMismatch, codePathNotViable) {
+	if !mongoerr.HasCode(cause, mongoerr.BadValue, mongoerr.TypeMismatch, mongoerr.PathNotViable) {
 		return cause
 	}
 	ctx, cancel := s.bounded(outside(ctx))

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/execstore/mongostore/internal/mongoerr"
 )
 
 // Dead letters: entries that were given up. They stay in the document of their
@@ -48,7 +50,7 @@ func (s *Store) Bury(ctx context.Context, e Entry, cause error) error {
 	}
 	now := s.now()
 	matched, err := s.updateTwice(ctx, filter, s.burialStages(key, causeText(cause), now))
-	if hasCode(err, codeObjectTooLarge, codeUpdateTooLarge) {
+	if mongoerr.HasCode(err, mongoerr.ObjectTooLarge, mongoerr.UpdateTooLarge) {
 		matched, err = s.updateTwice(ctx, filter, s.burialStages(key, "", now)) // a full document has no room for the reason
 	}
 	if err == nil && matched == 0 && key.token != "" {

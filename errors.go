@@ -6,8 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
+	"github.com/execstore/mongostore/internal/mongoerr"
 )
 
 // The errors that callers act on. Test for them with errors.Is; the facts are in
@@ -210,28 +209,6 @@ func (e *opError) Error() string {
 func (e *opError) Is(target error) bool { return e.sentinel != nil && target == e.sentinel }
 func (e *opError) Unwrap() error        { return e.cause }
 
-// Server codes that mean something to the store, each provoked in errors_test.go.
-const (
-	codeBadValue        = 2
-	codeTypeMismatch    = 14
-	codeNamespaceExists = 48
-	codePathNotViable   = 28
-	codeIndexConflict   = 85
-	codeIndexKeyClash   = 86
-	codeObjectTooLarge  = 10334
-	codeUpdateTooLarge  = 17419
-)
-
-// openCodes are command errors after which the write may still have been applied,
-// or may yet be: the server was interrupted, not asked to refuse.
-var openCodes = []int{
-	6, 7, 89, // host unreachable, not found, network timeout
-	50, 262, // MaxTimeMSExpired, ExceededTimeLimit
-	64, 91, // WriteConcernFailed, ShutdownInProgress
-	189, 10107, 13435, 13436, // stepped down, not primary
-	9001, 11600, 11601, 11602, // socket, interrupted
-}
-
 // wrapErr is the one place where a driver's error becomes the store's: codes,
 // never texts; the driver's error stays inside, labels and all.
 func wrapErr(op, id string, err error) error {
@@ -242,7 +219,7 @@ func wrapErr(op, id string, err error) error {
 		return err
 	}
 	wrapped := &opError{op: op, id: id, cause: err}
-	if hasCode(err, codeObjectTooLarge, codeUpdateTooLarge) {
+	if mongoerr.HasCode(err, mongoerr.ObjectTooLarge, mongoerr.UpdateTooLarge) {
 		wrapped.sentinel = ErrTooLarge
 	}
 	return wrapped
@@ -253,41 +230,8 @@ func tooLarge(op, id string, bytes int) error {
 	return &opError{op: op, id: id, sentinel: ErrTooLarge, cause: cause}
 }
 
-// hasCode reports whether the server answered with one of the codes.
-func hasCode(err error, codes ...int) bool {
-	var se mongo.ServerError
-	if !errors.As(err, &se) {
-		return false
-	}
-	for _, code := range codes {
-		if se.HasErrorCode(code) {
-			return true
-		}
-	}
-	return false
-}
-
 // isOpen reports whether a write that ended with err may have landed, or may yet.
-func isOpen(err error) bool {
-	if err == nil || neverSent(err) || isFinal(err) {
-		return false
-	}
-	var we mongo.WriteException
-	if errors.As(err, &we) {
-		return len(we.WriteErrors) == 0 || hasCode(err, openCodes...)
-	}
-	var bwe mongo.BulkWriteException
-	if errors.As(err, &bwe) {
-		return bwe.WriteConcernError != nil || hasCode(err, openCodes...)
-	}
-	var ce mongo.CommandError
-	if errors.As(err, &ce) && ce.Code != 0 && !mongo.IsNetworkError(err) {
-		return ce.HasErrorLabel("RetryableWriteError") || hasCode(err, openCodes...)
-	}
-	var marshal mongo.MarshalError
-	var argument mongo.InvalidArgumentError
-	return !errors.As(err, &marshal) && !errors.As(err, &argument)
-}
+func isOpen(err error) bool { return !isFinal(err) && mongoerr.IsOpen(err) }
 
 // isFinal reports whether err is a verdict of the store itself.
 func isFinal(err error) bool {
@@ -297,11 +241,4 @@ func isFinal(err error) bool {
 		}
 	}
 	return false
-}
-
-// neverSent reports whether no server was found to send the first attempt to; the
-// driver returns the first attempt's error if a retry finds none.
-func neverSent(err error) bool {
-	var sel topology.ServerSelectionError
-	return errors.As(err, &sel) || errors.Is(err, mongo.ErrClientDisconnected)
 }

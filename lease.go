@@ -11,6 +11,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/execstore/mongostore/internal/mongoerr"
 )
 
 // Leases: the document of an execution holds the right to deliver what it owes. The
@@ -272,7 +274,7 @@ func (s *Store) handOver(ctx context.Context, leases []*Lease, hs []handover, no
 		if err == nil && !done {
 			done, err = s.handedOver(ctx, l, hs[i])
 		}
-		if isOpen(err) || neverSent(err) {
+		if isOpen(err) || mongoerr.NeverSent(err) {
 			return nil, err // the server cannot be asked about the rest either
 		}
 		if failed = cmp.Or(err, failed); !done { // one that is refused must not cost the others of the batch their leases

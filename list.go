@@ -69,7 +69,7 @@ func (s *Store) List(ctx context.Context, opts ListOptions) (*Page, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-	after, err := decodeCursor(opts.Cursor, opts.digest())
+	after, err := opts.after()
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (s *Store) List(ctx context.Context, opts ListOptions) (*Page, error) {
 	page := &Page{Items: items}
 	if len(items) > limit {
 		page.Items = items[:limit]
-		page.Next = encodeCursor(items[limit-1].ID, opts.digest())
+		page.Next = opts.next(items[limit-1].ID)
 	}
 	return page, nil
 }

@@ -9,6 +9,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/execstore/mongostore/internal/mongoerr"
 )
 
 // What happened to a commit that was not plainly acknowledged. Two questions, one
@@ -57,7 +59,7 @@ func (s *Store) askAgain(ctx context.Context, h *Header, a *attempt) (landed boo
 	switch {
 	case err == nil || a.mode == insert && mongo.IsDuplicateKeyError(err):
 		return matched, nil, nil
-	case isOpen(err) || neverSent(err):
+	case isOpen(err) || mongoerr.NeverSent(err):
 		return false, nil, err
 	}
 	return false, wrapErr("commit", a.plan.id, err), nil
@@ -237,7 +239,7 @@ func (s *Store) mendNumbers(ctx context.Context, a *attempt, doc bson.Raw) error
 // mendNulls makes empty what another writer left null, so that the update applies,
 // and names what is of a wrong type. Any other error is final.
 func (s *Store) mendNulls(ctx context.Context, a *attempt, cause error) error {
-	if !hasCode(cause, codeBadValue, codeTypeMismatch, codePathNotViable) {
+	if !mongoerr.HasCode(cause, mongoerr.BadValue, mongoerr.TypeMismatch, mongoerr.PathNotViable) {
 		return cause
 	}
 	ctx, cancel := s.bounded(ctx)

@@ -1,53 +1,29 @@
 package mongostore
 
 import (
-	"bytes"
 	"context"
-	"fmt"
+	"errors"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/execstore/mongostore/internal/indexes"
 )
 
-// index is one that Setup makes. Nothing needs them to be right, only to be cheap.
-type indexSpec struct {
-	name   string
-	keys   bson.D
-	sparse bool
-	only   string // the field that a document must have to be in a partial index
-}
-
-// indexes are those of the executions collection. The sparse and partial ones hold
-// only documents that owe something, or are finished, so a running execution that
-// owes nothing costs them nothing. With _id in it an index cannot be sparse: every
-// document has one, hence partial.
-var indexes = []indexSpec{
-	{name: "status_id", keys: ascending("status", "_id")},
-	{name: "definition_id", keys: ascending("definition_id", "_id")},
-	{name: "definition_status_id", keys: ascending("definition_id", "status", "_id")},
-	{name: "parent_id", keys: ascending("parent_id", "_id")},
-	{name: "outbox_seq", keys: ascending("outbox.seq"), sparse: true},
-	{name: "spawns_seq", keys: ascending("spawns.seq"), sparse: true},
-	{name: "timer_at", keys: ascending("timer_at"), sparse: true},
-	{name: "due_at", keys: ascending("due_at"), sparse: true},
-	{name: "finished_at_id", keys: ascending("finished_at", "_id"), only: "finished_at"},
-	{name: "id_dead_at", keys: ascending("_id", "dead_at"), only: "dead_at"},
-}
-
-// partial is the filter of a partial index; nil: it is none.
-func (want indexSpec) partial() bson.Raw {
-	if want.only == "" {
-		return nil
-	}
-	return mustEncode(bson.D{{Key: want.only, Value: bson.D{{Key: "$exists", Value: true}}}})
-}
-
-func ascending(fields ...string) (keys bson.D) {
-	for _, f := range fields {
-		keys = append(keys, bson.E{Key: f, Value: int32(1)})
-	}
-	return keys
+// executionIndexes are those of the executions collection. The sparse and partial
+// ones hold only documents that owe something, or are finished, so a running
+// execution that owes nothing costs them nothing. With _id in it an index cannot be
+// sparse: every document has one, hence partial.
+var executionIndexes = []indexes.Spec{
+	{Name: "status_id", Keys: indexes.Ascending("status", "_id")},
+	{Name: "definition_id", Keys: indexes.Ascending("definition_id", "_id")},
+	{Name: "definition_status_id", Keys: indexes.Ascending("definition_id", "status", "_id")},
+	{Name: "parent_id", Keys: indexes.Ascending("parent_id", "_id")},
+	{Name: "outbox_seq", Keys: indexes.Ascending("outbox.seq"), Sparse: true},
+	{Name: "spawns_seq", Keys: indexes.Ascending("spawns.seq"), Sparse: true},
+	{Name: "timer_at", Keys: indexes.Ascending("timer_at"), Sparse: true},
+	{Name: "due_at", Keys: indexes.Ascending("due_at"), Sparse: true},
+	{Name: "finished_at_id", Keys: indexes.Ascending("finished_at", "_id"), Only: "finished_at"},
+	{Name: "id_dead_at", Keys: indexes.Ascending("_id", "dead_at"), Only: "dead_at"},
 }
 
 // Setup makes the collections and their indexes. It is idempotent, safe from many
@@ -64,132 +40,42 @@ func (s *Store) Setup(ctx context.Context) error {
 	}
 	for _, coll := range []*mongo.Collection{s.executions, s.counters} {
 		if err := s.createCollection(ctx, coll); err != nil {
-			return wrapErr("set up", coll.Name(), err)
+			return setupErr(coll, err)
 		}
 	}
-	return wrapErr("set up", s.executions.Name(), s.createIndexes(ctx))
+	return setupErr(s.executions, s.createIndexes(ctx))
+}
+
+// setupErr makes a mismatch of the store's kind of error.
+func setupErr(coll *mongo.Collection, err error) error {
+	var m *indexes.Mismatch
+	if errors.As(err, &m) {
+		return &ValidationError{Field: m.Name, Reason: m.Reason, cause: m.Unwrap()}
+	}
+	return wrapErr("set up", coll.Name(), err)
 }
 
 func (s *Store) createCollection(ctx context.Context, coll *mongo.Collection) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	db := s.executions.Database()
-	err := db.CreateCollection(ctx, coll.Name())
-	if err == nil || !hasCode(err, codeNamespaceExists) {
-		return err
-	}
-	specs, err := db.ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: coll.Name()}})
-	if err != nil || len(specs) == 0 {
-		return err
-	}
-	if collation, err := specs[0].Options.LookupErr("collation"); err == nil {
-		return invalid(coll.Name(), "has the collation "+collation.String()+", ids must compare byte by byte")
-	}
-	return nil
+	return indexes.CreateCollection(ctx, coll)
 }
 
 func (s *Store) createIndexes(ctx context.Context) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	missing, err := s.missingIndexes(ctx)
-	if err != nil || len(missing) == 0 {
-		return err
-	}
-	models := make([]mongo.IndexModel, 0, len(missing))
-	for _, want := range missing {
-		opts := options.Index().SetName(want.name)
-		if want.sparse {
-			opts.SetSparse(true)
-		}
-		if want.only != "" {
-			opts.SetPartialFilterExpression(want.partial())
-		}
-		models = append(models, mongo.IndexModel{Keys: want.keys, Options: opts})
-	}
-	_, err = s.executions.Indexes().CreateMany(ctx, models)
-	if hasCode(err, codeIndexConflict, codeIndexKeyClash) {
-		return &ValidationError{Field: s.executions.Name(), Reason: "an index was made differently meanwhile: " + err.Error(), cause: err}
-	}
-	return err
+	return indexes.Create(ctx, s.executions, executionIndexes)
 }
 
-// missingIndexes compares what is there with what is needed.
-func (s *Store) missingIndexes(ctx context.Context) ([]indexSpec, error) {
-	cursor, err := s.executions.Indexes().List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var have []bson.Raw
-	if err := cursor.All(ctx, &have); err != nil {
-		return nil, err
-	}
-	var missing []indexSpec
-	for _, want := range indexes {
-		found, err := s.findIndex(want, have)
-		if err != nil {
-			return nil, err
-		}
-		if !found {
-			missing = append(missing, want)
-		}
-	}
-	return missing, nil
-}
+// missingIndex is one that Setup would make.
+type missingIndex struct{ name string }
 
-func (s *Store) findIndex(want indexSpec, have []bson.Raw) (bool, error) {
-	var problem error
-	for _, index := range have {
-		name, _ := index.Lookup("name").StringValueOK()
-		keys, _ := index.Lookup("key").DocumentOK()
-		sameKeys := equalKeys(keys, want.keys)
-		if name != want.name && !sameKeys {
-			continue
-		}
-		difference := want.difference(index, sameKeys)
-		if difference == "" {
-			return true, nil
-		}
-		if name == want.name || isPartial(index) == (want.only != "") {
-			problem = invalid(s.executions.Name()+"."+name, difference)
-		}
+// missingIndexes are those of executionIndexes that are not there.
+func (s *Store) missingIndexes(ctx context.Context) ([]missingIndex, error) {
+	specs, err := indexes.Missing(ctx, s.executions, executionIndexes)
+	missing := make([]missingIndex, 0, len(specs))
+	for _, spec := range specs {
+		missing = append(missing, missingIndex{spec.Name})
 	}
-	return false, problem
-}
-
-// difference says in what an index is not the wanted one; empty: in nothing.
-func (want indexSpec) difference(index bson.Raw, sameKeys bool) string {
-	sparse, _ := index.Lookup("sparse").BooleanOK()
-	switch {
-	case !sameKeys:
-		return fmt.Sprintf("has the keys %s, needed are %v", index.Lookup("key"), mustEncode(want.keys))
-	case sparse != want.sparse:
-		return fmt.Sprintf("has sparse %t, needed is %t", sparse, want.sparse)
-	}
-	if have, _ := index.Lookup("partialFilterExpression").DocumentOK(); !bytes.Equal(have, want.partial()) {
-		return fmt.Sprintf("has the partial filter %v, needed is %v", have, want.partial())
-	}
-	for _, option := range []string{"unique", "hidden", "collation", "expireAfterSeconds"} {
-		v := index.Lookup(option)
-		if on, isBool := v.BooleanOK(); v.Type != 0 && (!isBool || on) {
-			return fmt.Sprintf("has %s %s, needed is none", option, v)
-		}
-	}
-	return ""
-}
-
-func isPartial(index bson.Raw) bool { return index.Lookup("partialFilterExpression").Type != 0 }
-
-// equalKeys compares key patterns; a direction may be a number of any width.
-func equalKeys(have bson.Raw, want bson.D) bool {
-	elements, err := have.Elements()
-	if err != nil || len(elements) != len(want) {
-		return false
-	}
-	for i, e := range elements {
-		direction, ok := wholeNumber(e.Value())
-		if e.Key() != want[i].Key || !ok || direction != 1 {
-			return false
-		}
-	}
-	return true
+	return missing, err
 }

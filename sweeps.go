@@ -11,6 +11,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/execstore/mongostore/internal/mongoerr"
 )
 
 // The sweeps of the seed, for a relay of one's own: what is pending, oldest first,
@@ -304,5 +306,5 @@ func (s *Store) ackOnce(ctx context.Context, acks *ackSet, inTransaction bool) (
 
 // isDamagedArray: $pull met a field that is no array.
 func isDamagedArray(err error) bool {
-	return hasCode(err, codeBadValue) && !isOpen(err)
+	return mongoerr.HasCode(err, mongoerr.BadValue) && !isOpen(err)
 }
