@@ -1,0 +1,384 @@
+package outbox
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	mrand "math/rand/v2"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// ClaimOptions say what to claim and for how long.
+type ClaimOptions struct {
+	// Handlers are whose deliveries are claimed; at least one.
+	Handlers []string
+	// Limit is the most deliveries. 0 is 10; negative, and more than 10,000, is refused.
+	Limit int
+	// LeaseFor is how long the leases last without Extend. 0 is 30 s; negative, and more
+	// than a year, is refused.
+	LeaseFor time.Duration
+}
+
+const (
+	defaultClaim = 10
+	mostClaimed  = 10_000
+	leaseFor     = 30 * time.Second
+	maxLeaseFor  = 365 * 24 * time.Hour
+	claimPages   = 8
+)
+
+// Claim leases deliveries that are due, the longest due first as far as no other claimer
+// is faster; none is no error. Of one handler and key it never takes two, nor one behind
+// an unfinished one, nor any while another is under a live lease: so each handler gets
+// the events of a key one after the other, in the order of their commits. What waits
+// costs nothing. Three commands in the steady state, one when nothing is due; once a
+// second it first looks for lanes that a crash has left behind. A delivery that cannot
+// be read is buried at once. After an error, what was leased comes back when its lease
+// ends.
+// Returns ErrInvalid if opts make no sense or ctx has an open transaction.
+func (s *Store) Claim(ctx context.Context, opts ClaimOptions) ([]*Delivery, error) {
+	if err := opts.valid(); err != nil {
+		return nil, err
+	}
+	ctx, err := refuseTransaction(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.repairIfDue(ctx)
+	opts.Limit, opts.LeaseFor = orElse(opts.Limit, defaultClaim), orElse(opts.LeaseFor, leaseFor)
+	c := &claim{Store: s, opts: opts, taken: map[string]bool{}}
+	err = c.run(ctx)
+	return c.out, wrapErr("claim", err)
+}
+
+func (o ClaimOptions) valid() error {
+	switch {
+	case o.Limit < 0:
+		return invalid("ClaimOptions.Limit", "is negative")
+	case o.Limit > mostClaimed:
+		return invalid("ClaimOptions.Limit", fmt.Sprintf("is above %d", mostClaimed))
+	case o.LeaseFor < 0:
+		return invalid("ClaimOptions.LeaseFor", "is negative")
+	case o.LeaseFor > maxLeaseFor:
+		return invalid("ClaimOptions.LeaseFor", "is above a year")
+	}
+	return validHandlers("ClaimOptions.Handlers", o.Handlers)
+}
+
+// claim is one call.
+type claim struct {
+	*Store
+	opts  ClaimOptions
+	out   []*Delivery
+	taken map[string]bool // lanes that are leased by this call, or known to be blocked
+}
+
+// page is what one look at what is due has given.
+type page struct {
+	seen int // candidates
+	stay int // of them, those that are due still: blocked
+	lost int // of them, those that others took
+}
+
+// run claims page after page while blocked deliveries use up the limit. Claimers that
+// meet at the front start somewhere behind it the next time.
+func (c *claim) run(ctx context.Context) error {
+	skip := 0
+	if c.contended.Swap(false) {
+		skip = c.opts.Limit * mrand.IntN(4)
+	}
+	for range claimPages {
+		want := c.opts.Limit - len(c.out)
+		p, err := c.page(ctx, skip, want)
+		if err != nil {
+			return err
+		}
+		if p.lost > 0 {
+			c.contended.Store(true)
+		}
+		switch {
+		case p.seen < want && skip > 0 && len(c.out) < c.opts.Limit:
+			skip = 0 // that was the end: what is left is in front
+		case p.seen < want, len(c.out) == c.opts.Limit, p.stay == 0 && len(c.out) > 0:
+			return nil
+		default:
+			skip += p.stay
+		}
+	}
+	return nil
+}
+
+// page leases first and looks second: of two that overlap, the later one sees the other.
+func (c *claim) page(ctx context.Context, skip, want int) (page, error) {
+	now := c.now()
+	due, err := c.due(ctx, now, skip, want)
+	p := page{seen: len(due)}
+	if err != nil || len(due) == 0 {
+		return p, err
+	}
+	candidates, err := c.choose(ctx, due, now)
+	if err != nil {
+		return p, err
+	}
+	p.stay = len(due) - len(candidates)
+	if len(candidates) == 0 {
+		return p, nil
+	}
+	token, until := rand.Text(), now.Add(c.opts.LeaseFor).Truncate(time.Millisecond)
+	if err := c.lease(ctx, candidates, now, until, token); err != nil && !isOpen(err) {
+		return p, err
+	}
+	held, blocked, err := c.secondLook(ctx, candidates, now, token)
+	if err != nil {
+		return p, err
+	}
+	p.lost = len(candidates) - len(held) - len(blocked)
+	p.stay += len(blocked)
+	if err := c.giveWay(ctx, blocked, token, now); err != nil {
+		return p, err
+	}
+	return p, c.keep(ctx, held)
+}
+
+// due reads what looks due, the longest due first, over all handlers.
+func (c *claim) due(ctx context.Context, now time.Time, skip, want int) ([]stored, error) {
+	docs, err := c.find(ctx, c.deliveries,
+		bson.D{{Key: "handler", Value: op("$in", c.opts.Handlers)}, {Key: "due_at", Value: op("$lte", now)}},
+		options.Find().SetSort(bson.D{{Key: "due_at", Value: 1}, {Key: "_id", Value: 1}}).
+			SetSkip(int64(skip)).SetLimit(int64(want)).SetBatchSize(int32(want+1)))
+	due := make([]stored, 0, len(docs))
+	for _, doc := range docs {
+		due = append(due, readStored(doc))
+	}
+	return due, err
+}
+
+// choose leaves of each lane the lowest, of those that were not taken yet. Where a lease
+// has run out, or an operator has put something back, the lanes are looked at before: not
+// for safety, but because such a one may stay blocked for long. What is damaged is buried.
+func (c *claim) choose(ctx context.Context, due []stored, now time.Time) ([]stored, error) {
+	lowest := make(map[string]stored, len(due))
+	doubtful := make(map[string]bool)
+	for _, d := range due {
+		if d.damaged != "" {
+			if err := c.shelve(ctx, d); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		at := orElse(d.lane, "\x00"+d.id) // without a key: alone
+		if first, there := lowest[at]; c.taken[at] || there && first.sequence < d.sequence {
+			continue
+		}
+		lowest[at] = d
+		if d.lane != "" && (d.status == processing || d.requeues > 0) {
+			doubtful[d.lane] = true
+		}
+	}
+	lanes := make([]string, 0, len(doubtful))
+	for lane := range doubtful {
+		lanes = append(lanes, lane)
+	}
+	views, _, err := c.look(ctx, lanes, nil, "")
+	if err != nil {
+		return nil, err
+	}
+	var chosen []stored
+	for _, d := range due {
+		at := orElse(d.lane, "\x00"+d.id)
+		if lowest[at].id != d.id || d.damaged != "" {
+			continue
+		}
+		if v := views[d.lane]; v != nil && v.blocks(d, now) != free {
+			continue
+		}
+		chosen = append(chosen, d)
+	}
+	return chosen, nil
+}
+
+// lease takes those that are still due: a live lease is due later, a finished one never.
+func (c *claim) lease(ctx context.Context, candidates []stored, now, until time.Time, token string) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	_, err := c.deliveries.UpdateMany(ctx,
+		bson.D{{Key: "_id", Value: op("$in", idsOf(candidates))}, {Key: "due_at", Value: op("$lte", now)}},
+		bson.D{
+			{Key: "$set", Value: bson.D{{Key: "status", Value: processing}, {Key: "token", Value: token}, {Key: "due_at", Value: until}}},
+			{Key: "$inc", Value: op("attempts", int64(1))},
+		})
+	return err
+}
+
+// held is a delivery that this claim has leased.
+type held struct {
+	before stored // as it was selected
+	now    stored
+	view   *view // of its lane; nil: it has none
+	why    block
+}
+
+// secondLook reads back what the token holds, and with it the lanes: both rules decide.
+func (c *claim) secondLook(ctx context.Context, candidates []stored, now time.Time, token string) (kept, blocked []held, err error) {
+	var lanes, unkeyed []string
+	before := make(map[string]stored, len(candidates))
+	for _, d := range candidates {
+		before[d.id] = d
+		if d.lane != "" {
+			lanes = append(lanes, d.lane)
+		} else {
+			unkeyed = append(unkeyed, d.id)
+		}
+	}
+	views, loose, err := c.look(ctx, lanes, unkeyed, token)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, d := range loose {
+		if d.token == token && d.status == processing {
+			kept = append(kept, held{before: before[d.id], now: d})
+		}
+	}
+	for lane, v := range views {
+		for _, d := range v.active {
+			if d.token != token || d.status != processing {
+				continue
+			}
+			h := held{before: before[d.id], now: d, view: v, why: v.blocks(d, now)}
+			c.taken[lane] = true
+			if h.why == free || noSecondLook() {
+				kept = append(kept, h)
+			} else {
+				blocked = append(blocked, h)
+			}
+		}
+	}
+	return kept, blocked, nil
+}
+
+// block is why a delivery cannot run.
+type block int
+
+const (
+	free    block = iota
+	behind        // an unfinished one stands before it
+	running       // another one of the lane is under a live lease
+)
+
+func (v *view) blocks(d stored, now time.Time) block {
+	why := free
+	for _, other := range v.active {
+		switch {
+		case other.id == d.id:
+		case other.sequence < d.sequence:
+			return behind
+		case other.status == processing && other.dueAt.After(now):
+			why = running
+		}
+	}
+	if v.next != "" && v.number < d.sequence {
+		return behind
+	}
+	return why
+}
+
+// giveWay puts blocked deliveries back as they were selected, a crashed worker's lease
+// included. One that stands behind an unfinished one then waits outside the claim index.
+func (c *claim) giveWay(ctx context.Context, blocked []held, token string, now time.Time) error {
+	if len(blocked) == 0 {
+		return nil
+	}
+	var models []mongo.WriteModel
+	var lanes []string
+	for _, h := range blocked {
+		back := bson.D{{Key: "status", Value: h.before.status}, {Key: "due_at", Value: h.before.dueAt}}
+		change := bson.D{{Key: "$set", Value: back}, {Key: "$inc", Value: op("attempts", int64(-1))}}
+		if h.before.token != "" {
+			change[0].Value = append(back, bson.E{Key: "token", Value: h.before.token})
+		} else {
+			change = append(change, bson.E{Key: "$unset", Value: op("token", "")})
+		}
+		models = append(models, mongo.NewUpdateOneModel().SetUpdate(change).SetFilter(
+			bson.D{{Key: "_id", Value: h.now.id}, {Key: "status", Value: processing}, {Key: "token", Value: token}}))
+		if h.why == behind && h.before.status == pending {
+			models = append(models, demotion(h.now.id, now))
+			lanes = append(lanes, h.now.lane)
+		}
+	}
+	if err := c.write(ctx, models...); err != nil {
+		return err
+	}
+	return c.promoteHeads(ctx, lanes)
+}
+
+// demotion lets a pending delivery wait, until its lane comes to it.
+func demotion(id string, now time.Time) mongo.WriteModel {
+	set := bson.D{{Key: "status", Value: waiting}, {Key: "waiting_lane", Value: "$active_lane"}}
+	if !noSuspects() {
+		set = append(set, bson.E{Key: "suspect_since", Value: now})
+	}
+	return mongo.NewUpdateOneModel().
+		SetFilter(bson.D{{Key: "_id", Value: id}, {Key: "status", Value: pending}, {Key: "active_lane", Value: op("$exists", true)}}).
+		SetUpdate(bson.A{op("$set", set), op("$unset", bson.A{"due_at", "active_lane"})})
+}
+
+// keep gives out what is held, with its event.
+func (c *claim) keep(ctx context.Context, all []held) error {
+	ids := make([]string, 0, len(all))
+	for _, h := range all {
+		ids = append(ids, h.now.eventID)
+	}
+	events, err := c.eventsOf(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for _, h := range all {
+		d := h.now.delivery()
+		d.looked = true
+		if h.view != nil {
+			d.next = h.view.next
+		}
+		if damage := d.event(events[h.now.eventID]); damage != "" {
+			c.cfg.Logger.Error("outbox: a delivery is buried, it cannot be read", "delivery", d.ID, "reason", damage)
+			if err := c.finish(ctx, []finish{{d: d, status: dead, cause: "damaged: " + damage}}); err != nil {
+				return err
+			}
+			continue
+		}
+		c.out = append(c.out, d)
+	}
+	return nil
+}
+
+// shelve buries a delivery that cannot be read, whatever its fields hold.
+func (s *Store) shelve(ctx context.Context, d stored) error {
+	s.cfg.Logger.Error("outbox: a delivery is buried, it cannot be read", "delivery", d.idValue.String(), "reason", d.damaged)
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	_, err := s.deliveries.UpdateOne(ctx,
+		bson.D{{Key: "_id", Value: d.idValue}, {Key: "due_at", Value: op("$lte", s.now())}},
+		bson.D{
+			{Key: "$set", Value: bson.D{
+				{Key: "status", Value: dead}, {Key: "finished_at", Value: s.now()}, {Key: "last_error", Value: "damaged: " + d.damaged},
+			}},
+			{Key: "$unset", Value: bson.D{
+				{Key: "due_at", Value: ""}, {Key: "active_lane", Value: ""}, {Key: "waiting_lane", Value: ""}, {Key: "suspect_since", Value: ""},
+			}},
+		})
+	if err == nil && d.lane != "" {
+		err = s.promoteHeads(ctx, []string{d.lane})
+	}
+	return err
+}
+
+func idsOf(all []stored) []string {
+	ids := make([]string, 0, len(all))
+	for _, d := range all {
+		ids = append(ids, d.id)
+	}
+	return ids
+}

@@ -1,0 +1,185 @@
+package outbox
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// A lane is the deliveries of one handler and key. Only its head is in the claim index;
+// what comes after it waits outside, until it is promoted.
+
+// laneOf is the name of a lane; of a delivery without a key it is empty.
+func laneOf(handler, key string) string {
+	if key == "" {
+		return ""
+	}
+	return handler + ":" + key
+}
+
+// view is one lane at one time.
+type view struct {
+	next   string   // the first that waits; empty: none
+	number int64    // next's
+	active []stored // pending and processing
+}
+
+// waitingHead is whether next stands before all that is active: then nobody would ever
+// claim it.
+func (v *view) waitingHead() bool {
+	if v.next == "" {
+		return false
+	}
+	for _, d := range v.active {
+		if d.sequence <= v.number {
+			return false
+		}
+	}
+	return true
+}
+
+// leased is whether the lane has a delivery that a worker holds, or held.
+func (v *view) leased() bool {
+	for _, d := range v.active {
+		if d.status == processing {
+			return true
+		}
+	}
+	return false
+}
+
+// look reads lanes in one round trip, flat in what waits; everything is decided on it.
+// With it come the deliveries without a key, of those ids, that the token holds.
+func (s *Store) look(ctx context.Context, lanes, unkeyed []string, token string) (map[string]*view, []stored, error) {
+	views := make(map[string]*view, len(lanes))
+	for _, lane := range lanes {
+		views[lane] = &view{}
+	}
+	if len(lanes)+len(unkeyed) == 0 {
+		return views, nil, nil
+	}
+	docs, err := s.aggregate(ctx, s.deliveries, s.lookPipeline(lanes, unkeyed, token))
+	if err != nil {
+		return nil, nil, err
+	}
+	var loose []stored
+	for _, doc := range docs {
+		if doc.Lookup("first").Type != 0 {
+			v := views[text(doc.Lookup("_id"))]
+			v.next = text(doc.Lookup("first"))
+			v.number, _ = doc.Lookup("sequence").AsInt64OK()
+			continue
+		}
+		d := readStored(doc)
+		if v := views[d.lane]; v != nil && d.lane != "" {
+			v.active = append(v.active, d)
+		} else {
+			loose = append(loose, d)
+		}
+	}
+	return views, loose, nil
+}
+
+func (s *Store) lookPipeline(lanes, unkeyed []string, token string) bson.A {
+	union := func(match bson.D) bson.D {
+		return op("$unionWith", bson.D{{Key: "coll", Value: s.deliveries.Name()}, {Key: "pipeline", Value: bson.A{op("$match", match)}}})
+	}
+	held := bson.D{{Key: "_id", Value: op("$in", unkeyed)}, {Key: "token", Value: token}}
+	if len(lanes) == 0 {
+		return bson.A{op("$match", held)}
+	}
+	pipeline := append(firstOfLanes(op("$in", lanes)), union(op("active_lane", op("$in", lanes))))
+	if len(unkeyed) > 0 {
+		pipeline = append(pipeline, union(held))
+	}
+	return pipeline
+}
+
+// firstOfLanes finds the first that waits of each lane, by one index key a lane.
+func firstOfLanes(lanes bson.D) bson.A {
+	return bson.A{
+		op("$match", op("waiting_lane", lanes)),
+		op("$sort", bson.D{{Key: "waiting_lane", Value: 1}, {Key: "sequence", Value: 1}}),
+		op("$group", bson.D{
+			{Key: "_id", Value: "$waiting_lane"},
+			{Key: "sequence", Value: op("$first", "$sequence")}, {Key: "first", Value: op("$first", "$_id")},
+		}),
+	}
+}
+
+// promoteHeads lets the heads of lanes be claimed where they wait.
+func (s *Store) promoteHeads(ctx context.Context, lanes []string) error {
+	if len(lanes) == 0 {
+		return nil
+	}
+	views, _, err := s.look(ctx, lanes, nil, "")
+	if err != nil {
+		return err
+	}
+	return s.promoteWaiting(ctx, views)
+}
+
+func (s *Store) promoteWaiting(ctx context.Context, views map[string]*view) error {
+	var heads []string
+	for _, v := range views {
+		if v.waitingHead() {
+			heads = append(heads, v.next)
+		}
+	}
+	if len(heads) == 0 {
+		return nil
+	}
+	return s.write(ctx, promotion(heads))
+}
+
+// promotion moves deliveries from waiting into the claim index. One too many does no
+// harm, claims look again; one too few would never be claimed.
+func promotion(ids []string) mongo.WriteModel {
+	return mongo.NewUpdateManyModel().
+		SetFilter(bson.D{{Key: "_id", Value: op("$in", ids)}, {Key: "status", Value: waiting}}).
+		SetUpdate(bson.A{
+			op("$set", bson.D{{Key: "status", Value: pending}, {Key: "due_at", Value: "$available_at"}, {Key: "active_lane", Value: "$waiting_lane"}}),
+			op("$unset", bson.A{"waiting_lane", "suspect_since"}),
+		})
+}
+
+// write sends updates as one command, in order.
+func (s *Store) write(ctx context.Context, models ...mongo.WriteModel) error {
+	_, err := s.bulk(ctx, models)
+	return err
+}
+
+func (s *Store) bulk(ctx context.Context, models []mongo.WriteModel) (matched int64, err error) {
+	if len(models) == 0 {
+		return 0, nil
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	res, err := s.deliveries.BulkWrite(ctx, models)
+	if err != nil {
+		return 0, err
+	}
+	return res.MatchedCount, nil
+}
+
+func (s *Store) aggregate(ctx context.Context, coll *mongo.Collection, pipeline bson.A) (docs []bson.Raw, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	cur, err := coll.Aggregate(ctx, pipeline)
+	if err == nil {
+		err = cur.All(ctx, &docs)
+	}
+	return docs, err
+}
+
+func (s *Store) find(ctx context.Context, coll *mongo.Collection, filter any, opts ...options.Lister[options.FindOptions]) (docs []bson.Raw, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	cur, err := coll.Find(ctx, filter, opts...)
+	if err == nil {
+		err = cur.All(ctx, &docs)
+	}
+	return docs, err
+}
