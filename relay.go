@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/execstore/mongostore/internal/indexes"
 	"github.com/execstore/mongostore/internal/runner"
 )
 
@@ -192,16 +193,10 @@ func running(err error) error {
 func (r *Relay) warnWithoutSetup(ctx context.Context) {
 	bounded, cancel := r.store.bounded(outside(ctx))
 	defer cancel()
-	missing, err := r.store.missingIndexes(bounded)
-	if err != nil || len(missing) == 0 {
-		return
+	if missing := indexes.MissingNames(bounded, r.store.executions, executionIndexes); len(missing) > 0 {
+		r.store.cfg.Logger.Warn("mongostore: Store.Setup was not called, every claim scans the collection",
+			"collection", r.store.executions.Name(), "missing", missing)
 	}
-	names := make([]string, 0, len(missing))
-	for _, index := range missing {
-		names = append(names, index.name)
-	}
-	r.store.cfg.Logger.Warn("mongostore: Store.Setup was not called, every claim scans the collection",
-		"collection", r.store.executions.Name(), "missing", names)
 }
 
 // relaySource is the Relay as the runner sees it.

@@ -66,16 +66,3 @@ func (s *Store) createIndexes(ctx context.Context) error {
 	defer cancel()
 	return indexes.Create(ctx, s.executions, executionIndexes)
 }
-
-// missingIndex is one that Setup would make.
-type missingIndex struct{ name string }
-
-// missingIndexes are those of executionIndexes that are not there.
-func (s *Store) missingIndexes(ctx context.Context) ([]missingIndex, error) {
-	specs, err := indexes.Missing(ctx, s.executions, executionIndexes)
-	missing := make([]missingIndex, 0, len(specs))
-	for _, spec := range specs {
-		missing = append(missing, missingIndex{spec.Name})
-	}
-	return missing, err
-}

@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	upsertMost  = 64     // events that are written without asking first which are known
-	appendChunk = 20_000 // events in one command
+	upsertMost  = 64      // events that are written without asking first which are known
+	appendMost  = 20_000  // events in one command
+	appendLanes = 100_000 // lanes that one command may name
 )
 
 // Append stores events and their deliveries in the transaction that ctx carries, one
@@ -40,7 +41,11 @@ func (s *Store) Append(ctx context.Context, msgs ...Message) error {
 	if err != nil {
 		return err
 	}
-	for chunk := range slices.Chunk(entries, appendChunk) {
+	widest := 1
+	for _, e := range entries {
+		widest = max(widest, len(e.handlers))
+	}
+	for chunk := range slices.Chunk(entries, max(1, min(appendMost, appendLanes/widest))) {
 		if err := s.append(ctx, chunk, now); err != nil {
 			return wrapErr("append", err)
 		}

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -50,7 +51,8 @@ func prepare(msgs []Message, now time.Time) ([]entry, error) {
 			return nil, at(fmt.Sprintf("Message[%d].", i), err)
 		}
 		if first, again := known[m.ID]; again {
-			entries[first].handlers = append(entries[first].handlers, missing(m.Handlers, entries[first].handlers)...)
+			have := entries[first].handlers
+			entries[first].handlers = slices.Concat(have, missing(m.Handlers, have))
 			entries[first].doc = withHandlers(entries[first].doc, entries[first].handlers)
 			continue
 		}

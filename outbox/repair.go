@@ -96,17 +96,31 @@ func (s *Store) repairLanes(ctx context.Context, suspects []bson.Raw) error {
 	if err := s.promoteWaiting(ctx, views); err != nil {
 		return err
 	}
-	var clear bson.A
+	return s.write(ctx, clearing(suspects, views)...)
+}
+
+// clearing takes away the marks of suspects whose lanes live. Only the mark that was
+// read: one that was made meanwhile is new evidence.
+func clearing(suspects []bson.Raw, views map[string]*view) (models []mongo.WriteModel) {
+	var marks []bson.RawValue
+	ids := make(map[string]bson.A) // by mark
 	for _, doc := range suspects {
 		v := views[text(doc.Lookup("waiting_lane"))]
-		if v == nil || !v.waitingHead() && !v.leased() {
-			clear = append(clear, doc.Lookup("_id"))
+		if v != nil && (v.waitingHead() || v.leased()) {
+			continue
 		}
+		mark := doc.Lookup("suspect_since")
+		if len(ids[string(mark.Value)]) == 0 {
+			marks = append(marks, mark)
+		}
+		ids[string(mark.Value)] = append(ids[string(mark.Value)], doc.Lookup("_id"))
 	}
-	if len(clear) == 0 {
-		return nil
+	for _, mark := range marks {
+		models = append(models, mongo.NewUpdateManyModel().
+			SetFilter(bson.D{{Key: "_id", Value: op("$in", ids[string(mark.Value)])}, {Key: "suspect_since", Value: mark}}).
+			SetUpdate(op("$unset", op("suspect_since", ""))))
 	}
-	return s.write(ctx, mongo.NewUpdateManyModel().SetFilter(op("_id", op("$in", clear))).SetUpdate(op("$unset", op("suspect_since", ""))))
+	return models
 }
 
 // sweep walks all lanes where something waits, a page in each repair, and then rests for

@@ -30,7 +30,10 @@ func (s *Store) requeue(ctx context.Context, ids []string) (int, error) {
 	now := s.now()
 	bounded, cancel := bounded(ctx)
 	defer cancel()
-	keyed := op("$eq", bson.A{op("$type", "$key"), "string"})
+	keyed := op("$and", bson.A{ // null would be a lane that nobody looks at
+		op("$eq", bson.A{op("$type", "$handler"), "string"}),
+		op("$eq", bson.A{op("$type", "$key"), "string"}), op("$gt", bson.A{"$key", ""}),
+	})
 	only := func(is, v any) bson.D { return op("$cond", bson.A{is, v, "$$REMOVE"}) }
 	res, err := s.deliveries.UpdateMany(bounded,
 		bson.D{{Key: "_id", Value: op("$in", ids)}, {Key: "status", Value: dead}},

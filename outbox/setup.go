@@ -68,14 +68,8 @@ func (s *Store) requireReplicaSet(ctx context.Context) error {
 func (s *Store) warnWithoutSetup(ctx context.Context) {
 	ctx, cancel := bounded(outside(ctx))
 	defer cancel()
-	missing, err := indexes.Missing(ctx, s.deliveries, deliveryIndexes)
-	if err != nil || len(missing) == 0 {
-		return
+	if missing := indexes.MissingNames(ctx, s.deliveries, deliveryIndexes); len(missing) > 0 {
+		s.cfg.Logger.Warn("outbox: Store.Setup was not called, every claim scans the collection",
+			"collection", s.deliveries.Name(), "missing", missing)
 	}
-	names := make([]string, 0, len(missing))
-	for _, index := range missing {
-		names = append(names, index.Name)
-	}
-	s.cfg.Logger.Warn("outbox: Store.Setup was not called, every claim scans the collection",
-		"collection", s.deliveries.Name(), "missing", names)
 }

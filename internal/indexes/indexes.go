@@ -207,3 +207,17 @@ func mustEncode(d bson.D) bson.Raw {
 	}
 	return raw
 }
+
+// MissingNames are the names of those of specs that are not there; none if that cannot
+// be told.
+func MissingNames(ctx context.Context, coll *mongo.Collection, specs []Spec) []string {
+	missing, err := Missing(ctx, coll, specs)
+	if err != nil {
+		return nil
+	}
+	names := make([]string, 0, len(missing))
+	for _, spec := range missing {
+		names = append(names, spec.Name)
+	}
+	return names
+}
