@@ -9,6 +9,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/execstore/mongostore/internal/wait"
 )
 
 // Delete removes an execution that still stands at version, with all that its
@@ -87,7 +89,7 @@ func (s *Store) settleDelete(ctx context.Context, id string, version int64, caus
 			err = failed
 		}
 		cause = cmp.Or(err, cause)
-		if !pause(detached, 20*time.Millisecond) {
+		if !wait.For(detached, 20*time.Millisecond) {
 			return &unknownError{id: id, cause: cause, ended: ctx.Err()}
 		}
 	}

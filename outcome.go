@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/execstore/mongostore/internal/mongoerr"
+	"github.com/execstore/mongostore/internal/wait"
 )
 
 // What happened to a commit that was not plainly acknowledged. Two questions, one
@@ -24,7 +25,7 @@ func (s *Store) settle(ctx context.Context, h *Header, a *attempt, cause error) 
 	h.remember(a)
 	detached, cancel := s.untilOutcome(ctx)
 	defer cancel()
-	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		landed, verdict, err := s.askAgain(detached, h, a)
 		if landed || verdict != nil {
 			return verdict
@@ -32,7 +33,7 @@ func (s *Store) settle(ctx context.Context, h *Header, a *attempt, cause error) 
 		if err != nil {
 			cause = err
 		}
-		if !pause(detached, wait) {
+		if !wait.For(detached, pause) {
 			return &unknownError{id: a.plan.id, cause: cause, ended: ctx.Err()}
 		}
 	}
@@ -87,7 +88,7 @@ func (s *Store) untilOutcome(ctx context.Context) (context.Context, context.Canc
 	}
 	detached, cancel := context.WithDeadline(outside(context.WithoutCancel(ctx)), last)
 	stop := context.AfterFunc(ctx, func() {
-		if pause(detached, time.Until(least)) {
+		if wait.For(detached, time.Until(least)) {
 			cancel()
 		}
 	})

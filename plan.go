@@ -15,6 +15,8 @@ import (
 	"unicode/utf8"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/execstore/mongostore/internal/names"
 )
 
 // plan is one commit's contents, checked and encoded once, before anything is
@@ -160,11 +162,8 @@ func validText(field, s string) error {
 }
 
 func optionalText(field, s string) error {
-	switch {
-	case !utf8.ValidString(s):
-		return invalid(field, "is not UTF-8")
-	case strings.IndexByte(s, 0) >= 0:
-		return invalid(field, "holds a NUL byte")
+	if reason := names.Text(s); reason != "" {
+		return invalid(field, reason)
 	}
 	return nil
 }

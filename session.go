@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/execstore/mongostore/internal/sessions"
 )
 
 // joins reports whether ctx carries an open transaction that a write will be part
@@ -21,18 +23,14 @@ func joins(ctx context.Context) (bool, error) {
 }
 
 // outside gives ctx without its session, for what must not be part of a transaction.
-func outside(ctx context.Context) context.Context {
-	if mongo.SessionFromContext(ctx) == nil {
-		return ctx
-	}
-	return mongo.NewSessionContext(ctx, nil)
-}
+func outside(ctx context.Context) context.Context { return sessions.Outside(ctx) }
 
 // refuseTransaction is for writes that would commit outside the caller's
 // transaction, or wait for its locks.
 func refuseTransaction(ctx context.Context) (context.Context, error) {
-	if sess := mongo.SessionFromContext(ctx); sess != nil && sess.TransactionRunning() {
-		return nil, invalid("ctx", "carries an open transaction that this call cannot join; mongo.NewSessionContext(ctx, nil) detaches on purpose")
+	ctx, reason := sessions.Refuse(ctx)
+	if reason != "" {
+		return nil, invalid("ctx", reason)
 	}
-	return outside(ctx), nil
+	return ctx, nil
 }

@@ -9,6 +9,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/execstore/mongostore/internal/wait"
 )
 
 // Store keeps executions in one collection, one document each. It is safe for
@@ -111,7 +113,7 @@ func (s *Store) awaitServer(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if !pause(ctx, 100*time.Millisecond) {
+		if !wait.For(ctx, 100*time.Millisecond) {
 			return wrapErr("connect", "", err)
 		}
 	}
@@ -140,15 +142,3 @@ func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFun
 
 // now is the store's clock in the seconds that documents hold.
 func (s *Store) now() float64 { return toSeconds(s.cfg.Clock.Now()) }
-
-// pause waits for d and reports whether ctx still goes on.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}

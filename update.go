@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/execstore/mongostore/internal/wait"
 )
 
 // UpdateOptions say how Update finds its execution.
@@ -46,7 +48,7 @@ func (s *Store) Update(ctx context.Context, id string, exe Execution, opts Updat
 		if !again || once || ctx.Err() != nil || isGone(err) && !opts.Create {
 			return res, err
 		}
-		if !pause(ctx, jitter()) {
+		if !wait.For(ctx, jitter()) {
 			return CommitResult{}, err
 		}
 	}
@@ -74,7 +76,7 @@ func (s *Store) updateOnce(ctx context.Context, id string, exe Execution, opts U
 	}
 	res, err := s.Commit(ctx, exe, ch)
 	for errors.Is(err, ErrUnknownOutcome) && canSettle(err) && ctx.Err() == nil {
-		if !pause(ctx, jitter()) {
+		if !wait.For(ctx, jitter()) {
 			break
 		}
 		res, err = s.Commit(ctx, exe, ch)

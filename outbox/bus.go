@@ -13,6 +13,7 @@ import (
 
 	"github.com/execstore/mongostore"
 	"github.com/execstore/mongostore/internal/runner"
+	"github.com/execstore/mongostore/internal/wait"
 )
 
 // BusConfig says how a Bus works; zero is the default of each field, and negative is
@@ -201,7 +202,7 @@ func (b *Bus) poll(ctx context.Context, subs []*subscription) {
 	for _, sub := range subs {
 		byID[sub.id] = sub
 	}
-	for wait := firstPoll; pause(ctx, wait); wait = min(2*wait, b.cfg.PollEvery) {
+	for pause := firstPoll; wait.For(ctx, pause); pause = min(2*pause, b.cfg.PollEvery) {
 		b.store.repairIfDue(ctx)
 		due, err := b.store.dueHandlers(ctx, handlersOf(subs))
 		if err != nil && ctx.Err() == nil {
@@ -211,7 +212,7 @@ func (b *Bus) poll(ctx context.Context, subs []*subscription) {
 			byID[id].runner.Wake("")
 		}
 		if len(due) > 0 {
-			wait = min(firstPoll, b.cfg.PollEvery) / 2
+			pause = min(firstPoll, b.cfg.PollEvery) / 2
 		}
 	}
 }
@@ -246,7 +247,7 @@ func (b *Bus) purgeOnSchedule(ctx context.Context) {
 	if b.cfg.PurgeEvery < 0 || b.cfg.KeepCompleted < 0 && b.cfg.KeepDead <= 0 {
 		return
 	}
-	for wait := rand.N(b.cfg.PurgeEvery) + 1; pause(ctx, wait); wait = b.cfg.PurgeEvery {
+	for pause := rand.N(b.cfg.PurgeEvery) + 1; wait.For(ctx, pause); pause = b.cfg.PurgeEvery {
 		n, err := b.store.Purge(ctx, b.retention())
 		if err != nil && ctx.Err() == nil {
 			b.store.cfg.Logger.Warn("outbox: the scheduled purge failed", "deleted", n, "error", err)

@@ -10,6 +10,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/execstore/mongostore/internal/wait"
 )
 
 // Complete ends deliveries that were handled. What waits behind them can be claimed from
@@ -99,7 +101,7 @@ func (s *Store) finish(ctx context.Context, fs []finish) error {
 			return unknownOutcome("finish deliveries", errors.Join(err, readErr), ctx.Err())
 		}
 		left, lost = open, append(lost, gone...)
-		if len(left) > 0 && (time.Since(began) > settleFor || !pause(ctx, conflictBackoff(try))) {
+		if len(left) > 0 && (time.Since(began) > settleFor || !wait.For(ctx, conflictBackoff(try))) {
 			return unknownOutcome("finish deliveries", orElse(err, errors.New("the update misses deliveries that are held")), ctx.Err())
 		}
 	}

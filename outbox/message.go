@@ -5,9 +5,10 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/execstore/mongostore/internal/names"
 )
 
 // Message is an event to append, with the handlers that it is for.
@@ -147,11 +148,8 @@ func validText(field, s string) error {
 }
 
 func optionalText(field, s string) error {
-	switch {
-	case !utf8.ValidString(s):
-		return invalid(field, "is not UTF-8")
-	case strings.IndexByte(s, 0) >= 0:
-		return invalid(field, "holds a NUL byte")
+	if reason := names.Text(s); reason != "" {
+		return invalid(field, reason)
 	}
 	return nil
 }

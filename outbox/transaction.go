@@ -15,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/execstore/mongostore/internal/mongoerr"
+	"github.com/execstore/mongostore/internal/wait"
 )
 
 const (
@@ -83,7 +84,7 @@ func (s *Store) transaction(ctx context.Context, fn func(ctx context.Context) er
 		if err == nil || !isTransient(err) {
 			return st, err
 		}
-		if !pause(ctx, conflictBackoff(attempt)) {
+		if !wait.For(ctx, conflictBackoff(attempt)) {
 			return nil, errors.Join(ctx.Err(), err)
 		}
 	}
@@ -195,7 +196,7 @@ func (st *state) commit(ctx context.Context) error {
 			return err
 		case !isUnknownCommit(err):
 			return wrapErr("commit", err)
-		case sending.Err() != nil, !pause(sending, conflictBackoff(try)):
+		case sending.Err() != nil, !wait.For(sending, conflictBackoff(try)):
 			return unknownOutcome("commit", err, ctx.Err())
 		}
 	}
@@ -235,16 +236,4 @@ func (s *Store) settle(ctx context.Context, st *state) {
 		s.cfg.Logger.Warn("outbox: what a transaction left waiting could not be looked at, a repair will", "lanes", len(lanes), "error", err)
 	}
 	s.listeners.wake(slices.Collect(maps.Keys(st.handlers)))
-}
-
-// pause waits for d and reports whether ctx still goes on.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

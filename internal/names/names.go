@@ -43,3 +43,14 @@ func Prefix(database, prefix, longest string) (reason string) {
 	}
 	return ""
 }
+
+// Text is why a text cannot be stored or asked for; empty: it can.
+func Text(s string) (reason string) {
+	switch {
+	case !utf8.ValidString(s):
+		return "is not UTF-8"
+	case strings.IndexByte(s, 0) >= 0:
+		return "holds a NUL byte"
+	}
+	return ""
+}
