@@ -3,18 +3,21 @@
 #   TESTFLAGS  more for go test                (such as '-run Commit -count 3')
 #   SKIPS      a file that names the only tests that may be skipped (any may)
 #   FUZZTIME   how long each target is fuzzed  (10s)
-#   ARGS       arguments of the demo           (such as '-orders 100 -kills 2')
+#   DURATION   how long each fault goes on     (10s)
+#   ARGS       arguments of a demo             (such as '-orders 100 -kills 2')
 # Which server the tests and the demo get, and how to choose it: CONTRIBUTING.md.
 
 GO        ?= go
 PKGS      ?= ./...
 FUZZTIME  ?= 10s
+DURATION  ?= 10s
 COVERAGE  ?= 90
 COVERFILE ?= cover.out
 
 # Built, not `go run`: that would add a line to each message and swallow exit codes.
 TOOLS     = $(GO) build -o .bin/ ./internal/mongotest/cmd/withmongo ./scripts/testreport
 WITHMONGO = .bin/withmongo
+FAULTS    = $(CURDIR)/.bin/faults.jsonl
 REPORT    = .bin/testreport $(if $(SKIPS),-skips $(SKIPS))
 GOLANGCI  = $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOFILES   = $(shell git ls-files '*.go')
@@ -33,15 +36,39 @@ demo: ## run 1,000 orders on a real server while workers are killed, and check t
 	@$(TOOLS) && $(GO) build -o .bin/ ./examples/orders
 	@$(WITHMONGO) -only standalone -- .bin/orders $(ARGS)
 
+.PHONY: demo/shop
+demo/shop: ## run a shop on the outbox while its processes are killed, and check that each order has its mail and its place in the sums
+	@echo "mongostore: building the demo (the first time this takes minutes)"
+	@$(TOOLS) && $(GO) build -o .bin/ ./examples/shop
+	@$(WITHMONGO) -only replicaset -- .bin/shop $(ARGS)
+
 .PHONY: test
 test: ## run all tests on a standalone and a replica set of one, under the race detector where there is one
 	@echo "mongostore: building the tests (the first time this takes minutes), $(if $(RACE),with -race,WITHOUT -race: it needs cgo and a C compiler)"
 	@$(TOOLS)
 	@$(REPORT) -- $(WITHMONGO) -- $(GO) test -json -timeout 20m $(RACE) $(TESTFLAGS) $(PKGS)
 
+.PHONY: test/faults
+test/faults: ## break servers, connections and processes on purpose for DURATION, and check that nothing is lost
+	@echo "mongostore: building the fault suite"
+	@$(TOOLS)
+	@rm -f $(FAULTS)
+	@MONGOSTORE_TEST_DURATION=$(DURATION) MONGOSTORE_TEST_REPORT=$(FAULTS) $(REPORT) -- $(GO) test -tags faults -json -count 1 -parallel 6 -timeout $(if $(filter 10s,$(DURATION)),20m,8h) $(TESTFLAGS) ./internal/faulttest
+
+.PHONY: test/mutants
+test/mutants: ## break one rule of the stores after the other, and see that the fault suite notices
+	@MONGOSTORE_TEST_REPORT=$(FAULTS) $(GO) test -tags 'faults mutants' -count 1 -v -timeout 30m -run '^TestMutants$$' ./internal/faulttest
+
+.PHONY: reliability
+reliability: ## write the tables of docs/reliability.md from what test/faults and test/mutants have reported
+	@$(GO) run ./scripts/faultreport $(FAULTS)
+
 .PHONY: test/long
-test/long: ## the same, with 64 writers, 10,000 commits, 2,000 executions for 8 relays that are killed, and a minute for each fuzz target
-	@MONGOSTORE_TEST_WRITERS=64 MONGOSTORE_TEST_COMMITS=10000 MONGOSTORE_TEST_EXECUTIONS=2000 MONGOSTORE_TEST_STEPS=4000 $(MAKE) --no-print-directory test
+test/long: ## the same, with 64 writers, 10,000 commits, 2,000 executions for 8 relays that are killed, five minutes of the outbox's property test, which has to notice three broken stores, ten minutes of each fault, every mutant, and a minute for each fuzz target
+	@MONGOSTORE_TEST_WRITERS=64 MONGOSTORE_TEST_COMMITS=10000 MONGOSTORE_TEST_EXECUTIONS=2000 MONGOSTORE_TEST_STEPS=4000 MONGOSTORE_TEST_DURATION=5m $(MAKE) --no-print-directory test
+	@$(WITHMONGO) -only replicaset -- $(GO) test -count 1 -v $(RACE) -tags mutants -run TestThePropertyTestNotices ./outbox
+	@$(MAKE) --no-print-directory test/faults DURATION=10m TESTFLAGS='$(TESTFLAGS) $(RACE)'
+	@$(MAKE) --no-print-directory test/mutants
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=1m
 
 .PHONY: cover
@@ -82,5 +109,5 @@ lint: ## golangci-lint; the first time it is compiled, which takes some minutes
 	@cd bench && $(GOLANGCI) run --config ../.golangci.yaml ./...
 
 .PHONY: verify
-verify: fmt/check vet lint build cover fuzz demo ## what CI does, but for the pass through Docker
+verify: fmt/check vet lint build cover fuzz demo demo/shop ## what CI does, but for the pass through Docker
 	@BENCH_SHORT=1 $(MAKE) --no-print-directory bench

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -87,7 +88,7 @@ func parts() []part {
 		fullPart(1), fullPart(64),
 		firstPart(), largePart(), hopPart(), historyPart(),
 		loadPart(), allocsPart(), curvePart(), memoryPart(), sweepPart(),
-	}, relayParts()...)
+	}, slices.Concat(relayParts(), outboxParts())...)
 }
 
 // all runs the parts, topology by topology, one server at a time.

@@ -237,11 +237,26 @@ func keysExamined(ctx context.Context, t *target, db string, command bson.Raw) (
 	if len(kept) > 0 && kept[0].Key == "getMore" {
 		return 0, nil // its find has counted them
 	}
-	var result struct {
-		ExecutionStats struct {
-			TotalKeysExamined int64 `bson:"totalKeysExamined"`
-		} `bson:"executionStats"`
+	result, err := t.client.Database(db).RunCommand(ctx, bson.D{{Key: "explain", Value: kept}, {Key: "verbosity", Value: "executionStats"}}).Raw()
+	if err != nil {
+		return 0, err
 	}
-	err := t.client.Database(db).RunCommand(ctx, bson.D{{Key: "explain", Value: kept}, {Key: "verbosity", Value: "executionStats"}}).Decode(&result)
-	return result.ExecutionStats.TotalKeysExamined, err
+	return totalKeys(result), nil
+}
+
+// totalKeys sums up an explain result: a pipeline has totals for each of its parts.
+func totalKeys(result bson.Raw) (sum int64) {
+	if n, ok := result.Lookup("totalKeysExamined").AsInt64OK(); ok {
+		return n
+	}
+	elements, _ := result.Elements()
+	for _, e := range elements {
+		switch value := e.Value(); value.Type {
+		case bson.TypeEmbeddedDocument:
+			sum += totalKeys(value.Document())
+		case bson.TypeArray:
+			sum += totalKeys(bson.Raw(value.Array()))
+		}
+	}
+	return sum
 }

@@ -58,12 +58,15 @@ func (s *Store) Append(ctx context.Context, msgs ...Message) error {
 func (s *Store) append(ctx context.Context, entries []entry, now time.Time) error {
 	hints := s.startHints(ctx, entries)
 	fresh, err := s.writeEvents(ctx, entries)
+	counts, last := countsOf(fresh), map[string]int64(nil)
+	if err == nil {
+		last, err = s.number(ctx, counts)
+	}
 	hint, hintErr := hints()
 	if err := cmp.Or(err, hintErr); err != nil || len(fresh) == 0 {
 		return err
 	}
-	last, err := s.number(ctx, fresh, hint)
-	if err != nil {
+	if err := s.mendCounters(ctx, last, counts, hint.highest); err != nil {
 		return err
 	}
 	docs, plan := s.place(ctx, fresh, last, hint, now)
@@ -82,7 +85,7 @@ type hint struct {
 	counter map[string]int64 // committed, of each key; only for a foreign session
 }
 
-// startHints reads beside the transaction's first command. What it returns waits.
+// startHints reads beside the transaction's first two commands. What it returns waits.
 func (s *Store) startHints(ctx context.Context, entries []entry) func() (hint, error) {
 	var keys, lanes []string
 	for _, e := range entries {
@@ -262,49 +265,58 @@ func (s *Store) lacking(ctx context.Context, entries []entry, known map[string][
 	return fresh, err
 }
 
-// number counts the keys up, and gives the last number of each.
-func (s *Store) number(ctx context.Context, entries []entry, hint hint) (map[string]int64, error) {
+// countsOf is how many events of each key there are.
+func countsOf(entries []entry) map[string]int64 {
 	counts := make(map[string]int64)
 	for _, e := range entries {
 		if e.key != "" {
 			counts[e.key]++
 		}
 	}
-	if len(counts) == 0 {
-		return nil, nil
-	}
-	keys := slices.Sorted(maps.Keys(counts)) // in one order, so that appenders do not conflict crosswise
-	last, err := s.count(ctx, keys, counts)
-	if err != nil {
-		return nil, err
-	}
-	for _, key := range keys {
-		if last[key]-counts[key] >= hint.highest[key] {
-			continue
-		}
-		last[key] = hint.highest[key] + counts[key] // the counter was lost by hand
-		if _, err := s.keys.UpdateOne(ctx, op("_id", key), op("$set", op("n", last[key]))); err != nil {
-			return nil, err
-		}
-	}
-	return last, nil
+	return counts
 }
 
-func (s *Store) count(ctx context.Context, keys []string, counts map[string]int64) (map[string]int64, error) {
-	if len(keys) == 1 {
-		doc, err := s.keys.FindOneAndUpdate(ctx, op("_id", keys[0]), op("$inc", op("n", counts[keys[0]])),
+// mendCounters lets counters that were lost by hand go on behind the highest number that
+// is stored.
+func (s *Store) mendCounters(ctx context.Context, last, counts, highest map[string]int64) error {
+	for _, key := range slices.Sorted(maps.Keys(last)) {
+		if last[key]-counts[key] >= highest[key] {
+			continue
+		}
+		last[key] = highest[key] + counts[key]
+		if _, err := s.keys.UpdateOne(ctx, op("_id", key), op("$set", op("n", last[key]))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// number counts the keys up, and gives the last number of each.
+func (s *Store) number(ctx context.Context, counts map[string]int64) (map[string]int64, error) {
+	keys := slices.Sorted(maps.Keys(counts)) // in one order, so that appenders do not conflict crosswise
+	switch len(keys) {
+	case 0:
+		return nil, nil
+	case 1:
+		doc, err := s.keys.FindOneAndUpdate(ctx, op("_id", keys[0]), countUp(counts[keys[0]]),
 			options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.After)).Raw()
 		return numbers([]bson.Raw{doc}, "_id", "n"), err
 	}
 	models := make([]mongo.WriteModel, 0, len(keys))
 	for _, key := range keys {
 		models = append(models, mongo.NewUpdateOneModel().SetUpsert(true).
-			SetFilter(op("_id", key)).SetUpdate(op("$inc", op("n", counts[key]))))
+			SetFilter(op("_id", key)).SetUpdate(countUp(counts[key])))
 	}
 	if _, err := s.keys.BulkWrite(ctx, models); err != nil {
 		return nil, err
 	}
 	return s.counters(ctx, keys)
+}
+
+// countUp adds to a counter; what is no number counts as lost.
+func countUp(by int64) bson.A {
+	from := op("$cond", bson.A{op("$isNumber", "$n"), "$n", int64(0)})
+	return bson.A{op("$set", op("n", op("$add", bson.A{from, by})))}
 }
 
 // placement is what an append leaves to do after its transaction.

@@ -19,6 +19,11 @@ import (
 // BusConfig says how a Bus works; zero is the default of each field, and negative is
 // refused unless a field says otherwise.
 type BusConfig struct {
+	// LeaseFor is how long a lease lasts that is not renewed, and so how long the work of a
+	// process that died waits; it is renewed four times in that. A quarter of it is the
+	// allowed difference between the clocks of two processes. 0 is 30 s; less than 100 ms
+	// and more than a year are refused.
+	LeaseFor time.Duration
 	// PollEvery is the longest pause between two looks at what is due. 0 is 1 s.
 	PollEvery time.Duration
 	// StopTimeout is how long handlers may go on after Run's ctx has ended. 0 is 10 s.
@@ -65,7 +70,10 @@ func NewBus(store *Store, cfg BusConfig) (*Bus, error) {
 			return nil, invalid("BusConfig."+f.name, "is negative")
 		}
 	}
-	cfg.PollEvery = orElse(cfg.PollEvery, time.Second)
+	cfg.PollEvery, cfg.LeaseFor = orElse(cfg.PollEvery, time.Second), orElse(cfg.LeaseFor, leaseFor)
+	if cfg.LeaseFor < minLeaseFor || cfg.LeaseFor > maxLeaseFor {
+		return nil, invalid("BusConfig.LeaseFor", "is not between 100 ms and a year")
+	}
 	cfg.StopTimeout = orElse(cfg.StopTimeout, 10*time.Second)
 	cfg.PurgeEvery = orElse(cfg.PurgeEvery, time.Hour)
 	cfg.KeepCompleted = orElse(cfg.KeepCompleted, 7*24*time.Hour)
@@ -101,6 +109,7 @@ func (b *Bus) Run(ctx context.Context) error {
 	}
 	all.Go(func() { b.poll(ctx, subs) })
 	all.Go(func() { b.purgeOnSchedule(ctx) })
+	<-ctx.Done() // also where there is nothing to do
 	all.Wait()
 	return nil
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"maps"
 	mrand "math/rand/v2"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
@@ -27,8 +27,11 @@ const (
 	defaultClaim = 10
 	mostClaimed  = 10_000
 	leaseFor     = 30 * time.Second
+	minLeaseFor  = 100 * time.Millisecond // there must be time to renew it
 	maxLeaseFor  = 365 * 24 * time.Hour
 	claimPages   = 8
+	lockPatience = 250 * time.Millisecond // with deliveries that an open transaction may have locked
+	lockPause    = 2 * time.Second        // until they are tried again
 )
 
 // Claim leases deliveries that are due, the longest due first as far as no other claimer
@@ -128,11 +131,17 @@ func (c *claim) page(ctx context.Context, skip, want int) (page, error) {
 	if len(candidates) == 0 {
 		return p, nil
 	}
+	events := c.startEvents(ctx, candidates)
 	token, until := rand.Text(), now.Add(c.opts.LeaseFor).Truncate(time.Millisecond)
-	if err := c.lease(ctx, candidates, now, until, token); err != nil && !isOpen(err) {
-		return p, err
+	leaseErr := c.lease(ctx, candidates, now, until, token)
+	var held, blocked []held
+	if err = leaseErr; err == nil || isOpen(err) {
+		held, blocked, err = c.secondLook(ctx, candidates, now, token)
 	}
-	held, blocked, err := c.secondLook(ctx, candidates, now, token)
+	if err == nil && leaseErr != nil {
+		held, err = c.durable(ctx, held, leaseErr)
+	}
+	found, eventsErr := events()
 	if err != nil {
 		return p, err
 	}
@@ -141,7 +150,43 @@ func (c *claim) page(ctx context.Context, skip, want int) (page, error) {
 	if err := c.giveWay(ctx, blocked, token, now); err != nil {
 		return p, err
 	}
-	return p, c.keep(ctx, held)
+	if eventsErr != nil && len(held) > 0 {
+		return p, eventsErr
+	}
+	return p, c.keep(ctx, held, found)
+}
+
+// readMissing reads again the events that were not there beside the lease: one can have
+// been purged and published anew between.
+func (c *claim) readMissing(ctx context.Context, all []held, events map[string]bson.Raw) error {
+	var ids []string
+	for _, h := range all {
+		if events[h.now.eventID] == nil {
+			ids = append(ids, h.now.eventID)
+		}
+	}
+	late, err := c.eventsOf(ctx, ids)
+	maps.Copy(events, late)
+	return err
+}
+
+// startEvents reads the events of candidates beside their lease. What it returns waits.
+func (c *claim) startEvents(ctx context.Context, candidates []stored) func() (map[string]bson.Raw, error) {
+	ids := make([]string, 0, len(candidates))
+	for _, d := range candidates {
+		ids = append(ids, d.eventID)
+	}
+	var events map[string]bson.Raw
+	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		events, err = c.eventsOf(ctx, ids)
+	}()
+	return func() (map[string]bson.Raw, error) {
+		<-ended
+		return events, err
+	}
 }
 
 // due reads what looks due, the longest due first, over all handlers.
@@ -171,7 +216,7 @@ func (c *claim) choose(ctx context.Context, due []stored, now time.Time) ([]stor
 			continue
 		}
 		at := orElse(d.lane, "\x00"+d.id) // without a key: alone
-		if first, there := lowest[at]; c.taken[at] || there && first.sequence < d.sequence {
+		if first, there := lowest[at]; c.taken[at] || c.passesBy(d) || there && first.sequence < d.sequence {
 			continue
 		}
 		lowest[at] = d
@@ -201,8 +246,41 @@ func (c *claim) choose(ctx context.Context, due []stored, now time.Time) ([]stor
 	return chosen, nil
 }
 
-// lease takes those that are still due: a live lease is due later, a finished one never.
+// lease takes candidates. Leases that have run out are taken apart, and with little
+// patience: a holder that died inside its transaction keeps its delivery locked until
+// the server ends that, and nobody else must wait for it.
 func (c *claim) lease(ctx context.Context, candidates []stored, now, until time.Time, token string) error {
+	var fresh, expired []stored
+	for _, d := range candidates {
+		if d.status == processing {
+			expired = append(expired, d)
+		} else {
+			fresh = append(fresh, d)
+		}
+	}
+	if err := c.take(ctx, fresh, now, until, token); err != nil {
+		return err
+	}
+	short, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	err := c.take(short, expired, now, until, token)
+	if err != nil && short.Err() != nil && ctx.Err() == nil {
+		c.locked.Store(time.Now().Add(lockPause).UnixNano())
+		return nil // the look tells what is held
+	}
+	return err
+}
+
+// passesBy is whether an expired lease is left for later, because one was locked just now.
+func (c *claim) passesBy(d stored) bool {
+	return d.status == processing && time.Now().UnixNano() < c.locked.Load()
+}
+
+// take leases those that are still due: a live lease is due later, a finished one never.
+func (c *claim) take(ctx context.Context, candidates []stored, now, until time.Time, token string) error {
+	if len(candidates) == 0 {
+		return nil
+	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	_, err := c.deliveries.UpdateMany(ctx,
@@ -214,126 +292,9 @@ func (c *claim) lease(ctx context.Context, candidates []stored, now, until time.
 	return err
 }
 
-// held is a delivery that this claim has leased.
-type held struct {
-	before stored // as it was selected
-	now    stored
-	view   *view // of its lane; nil: it has none
-	why    block
-}
-
-// secondLook reads back what the token holds, and with it the lanes: both rules decide.
-func (c *claim) secondLook(ctx context.Context, candidates []stored, now time.Time, token string) (kept, blocked []held, err error) {
-	var lanes, unkeyed []string
-	before := make(map[string]stored, len(candidates))
-	for _, d := range candidates {
-		before[d.id] = d
-		if d.lane != "" {
-			lanes = append(lanes, d.lane)
-		} else {
-			unkeyed = append(unkeyed, d.id)
-		}
-	}
-	views, loose, err := c.look(ctx, lanes, unkeyed, token)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, d := range loose {
-		if d.token == token && d.status == processing {
-			kept = append(kept, held{before: before[d.id], now: d})
-		}
-	}
-	for lane, v := range views {
-		for _, d := range v.active {
-			if d.token != token || d.status != processing {
-				continue
-			}
-			h := held{before: before[d.id], now: d, view: v, why: v.blocks(d, now)}
-			c.taken[lane] = true
-			if h.why == free || noSecondLook() {
-				kept = append(kept, h)
-			} else {
-				blocked = append(blocked, h)
-			}
-		}
-	}
-	return kept, blocked, nil
-}
-
-// block is why a delivery cannot run.
-type block int
-
-const (
-	free    block = iota
-	behind        // an unfinished one stands before it
-	running       // another one of the lane is under a live lease
-)
-
-func (v *view) blocks(d stored, now time.Time) block {
-	why := free
-	for _, other := range v.active {
-		switch {
-		case other.id == d.id:
-		case other.sequence < d.sequence:
-			return behind
-		case other.status == processing && other.dueAt.After(now):
-			why = running
-		}
-	}
-	if v.next != "" && v.number < d.sequence {
-		return behind
-	}
-	return why
-}
-
-// giveWay puts blocked deliveries back as they were selected, a crashed worker's lease
-// included. One that stands behind an unfinished one then waits outside the claim index.
-func (c *claim) giveWay(ctx context.Context, blocked []held, token string, now time.Time) error {
-	if len(blocked) == 0 {
-		return nil
-	}
-	var models []mongo.WriteModel
-	var lanes []string
-	for _, h := range blocked {
-		back := bson.D{{Key: "status", Value: h.before.status}, {Key: "due_at", Value: h.before.dueAt}}
-		change := bson.D{{Key: "$set", Value: back}, {Key: "$inc", Value: op("attempts", int64(-1))}}
-		if h.before.token != "" {
-			change[0].Value = append(back, bson.E{Key: "token", Value: h.before.token})
-		} else {
-			change = append(change, bson.E{Key: "$unset", Value: op("token", "")})
-		}
-		models = append(models, mongo.NewUpdateOneModel().SetUpdate(change).SetFilter(
-			bson.D{{Key: "_id", Value: h.now.id}, {Key: "status", Value: processing}, {Key: "token", Value: token}}))
-		if h.why == behind && h.before.status == pending {
-			models = append(models, demotion(h.now.id, now))
-			lanes = append(lanes, h.now.lane)
-		}
-	}
-	if err := c.write(ctx, models...); err != nil {
-		return err
-	}
-	return c.promoteHeads(ctx, lanes)
-}
-
-// demotion lets a pending delivery wait, until its lane comes to it.
-func demotion(id string, now time.Time) mongo.WriteModel {
-	set := bson.D{{Key: "status", Value: waiting}, {Key: "waiting_lane", Value: "$active_lane"}}
-	if !noSuspects() {
-		set = append(set, bson.E{Key: "suspect_since", Value: now})
-	}
-	return mongo.NewUpdateOneModel().
-		SetFilter(bson.D{{Key: "_id", Value: id}, {Key: "status", Value: pending}, {Key: "active_lane", Value: op("$exists", true)}}).
-		SetUpdate(bson.A{op("$set", set), op("$unset", bson.A{"due_at", "active_lane"})})
-}
-
 // keep gives out what is held, with its event.
-func (c *claim) keep(ctx context.Context, all []held) error {
-	ids := make([]string, 0, len(all))
-	for _, h := range all {
-		ids = append(ids, h.now.eventID)
-	}
-	events, err := c.eventsOf(ctx, ids)
-	if err != nil {
+func (c *claim) keep(ctx context.Context, all []held, events map[string]bson.Raw) error {
+	if err := c.readMissing(ctx, all, events); err != nil {
 		return err
 	}
 	for _, h := range all {
@@ -369,10 +330,10 @@ func (s *Store) shelve(ctx context.Context, d stored) error {
 				{Key: "due_at", Value: ""}, {Key: "active_lane", Value: ""}, {Key: "waiting_lane", Value: ""}, {Key: "suspect_since", Value: ""},
 			}},
 		})
-	if err == nil && d.lane != "" {
-		err = s.promoteHeads(ctx, []string{d.lane})
+	if err != nil {
+		return err
 	}
-	return err
+	return s.promoteHeads(ctx, []string{d.lane, laneOf(d.handler, d.key)}) // which of them is damaged is not known
 }
 
 func idsOf(all []stored) []string {

@@ -59,15 +59,16 @@ func (d *Delivery) event(doc bson.Raw) (damage string) {
 		return "its event is not stored"
 	}
 	payload, isText := doc.Lookup("payload").StringValueOK()
-	headers, err := headersOf(text(doc.Lookup("headers")))
+	stored := doc.Lookup("headers")
+	headers, err := headersOf(text(stored))
 	switch {
 	case !isText || !json.Valid([]byte(payload)):
 		return "the payload of its event is no JSON text"
-	case err != nil:
+	case err != nil, stored.Type != 0 && headers == nil:
 		return "the headers of its event are no JSON object"
 	}
 	d.Message.Payload, d.Message.Headers = json.RawMessage(payload), headers
-	d.Message.Type = text(doc.Lookup("type"))
+	d.Message.Type = orElse(text(doc.Lookup("type")), d.Message.Type)
 	d.Message.Handlers = texts(doc.Lookup("handlers"))
 	d.publishedAt = date(doc.Lookup("created_at"))
 	return ""

@@ -20,7 +20,7 @@ var errExhausted = errors.New("attempts exhausted")
 
 // Claim is for the runner.
 func (sub *subscription) Claim(ctx context.Context, limit int) ([]*Delivery, error) {
-	ds, err := sub.bus.store.Claim(ctx, ClaimOptions{Handlers: []string{sub.id}, Limit: limit, LeaseFor: leaseFor})
+	ds, err := sub.bus.store.Claim(ctx, ClaimOptions{Handlers: []string{sub.id}, Limit: limit, LeaseFor: sub.bus.cfg.LeaseFor})
 	sub.claims.Add(int64(len(ds)))
 	for _, d := range ds {
 		sub.bus.observe("claimed", d, 0, nil)
@@ -35,20 +35,37 @@ func (sub *subscription) ClaimOne(context.Context, string) (*Delivery, bool, err
 
 // Extend is for the runner. What is inside its transaction is not renewed: it would
 // conflict with the completion, and ends by its timeout before its lease does.
-func (sub *subscription) Extend(ctx context.Context, held []*Delivery) ([]*Delivery, error) {
+func (sub *subscription) Extend(ctx context.Context, held []*Delivery) (lost []*Delivery, err error) {
 	sub.mu.Lock()
-	var outside []*Delivery
+	var outside []*Delivery // copies: the worker of one may begin meanwhile
+	of := make(map[*Delivery]*Delivery)
 	for _, d := range held {
 		if !sub.inside[d] {
-			outside = append(outside, d)
+			copied := &Delivery{ID: d.ID, Token: d.Token}
+			outside, of[copied] = append(outside, copied), d
 		}
 	}
 	sub.mu.Unlock()
 	if len(outside) == 0 {
 		return nil, nil
 	}
-	lost, err := sub.bus.store.extend(ctx, outside, leaseFor)
+	gone, err := sub.bus.store.extend(ctx, outside, sub.bus.cfg.LeaseFor)
+	sub.mu.Lock()
+	defer sub.mu.Unlock()
+	for copied, d := range of {
+		d.lasts(copied.Until)
+	}
+	for _, copied := range gone {
+		lost = append(lost, of[copied])
+	}
 	return lost, wrapErr("extend leases", err)
+}
+
+// lasts notes the end of a lease.
+func (d *Delivery) lasts(until time.Time) {
+	if until.After(d.Until) {
+		d.Until = until
+	}
 }
 
 // Release is for the runner.
@@ -128,13 +145,18 @@ func (sub *subscription) run(ctx context.Context, d *Delivery) error {
 
 // enter stops the renewal, after one more if the run could outlast the lease.
 func (sub *subscription) enter(ctx context.Context, d *Delivery) error {
-	if need := sub.opts.Timeout + transactRoom; d.Until.Sub(sub.bus.store.now()) < need {
-		if err := sub.bus.store.Extend(ctx, d, max(need, leaseFor)); err != nil {
+	sub.mu.Lock()
+	until := d.Until
+	sub.mu.Unlock()
+	renewed := &Delivery{ID: d.ID, Token: d.Token}
+	if need := sub.opts.Timeout + transactRoom; until.Sub(sub.bus.store.now()) < need {
+		if err := sub.bus.store.Extend(ctx, renewed, max(need, sub.bus.cfg.LeaseFor)); err != nil {
 			return err
 		}
 	}
 	sub.mu.Lock()
 	defer sub.mu.Unlock()
+	d.lasts(renewed.Until)
 	sub.inside[d] = true
 	return nil
 }

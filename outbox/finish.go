@@ -95,7 +95,11 @@ func (s *Store) finish(ctx context.Context, fs []finish) error {
 		}
 		var gone []string
 		settling, cancel := patient(ctx, settleFor)
-		open, gone, readErr := s.stillHeld(settling, left)
+		var open []finish
+		from, readErr := s.readBack(settling, err)
+		if readErr == nil {
+			open, gone, readErr = s.stillHeld(settling, from, left)
+		}
 		cancel()
 		if readErr != nil {
 			return unknownOutcome("finish deliveries", errors.Join(err, readErr), ctx.Err())
@@ -196,12 +200,12 @@ func finishModel(ids []string, token, status, cause string, now time.Time) mongo
 
 // stillHeld tells apart what the tokens hold still, and what they do not. What is
 // finished as it was to be, under its token, is neither.
-func (s *Store) stillHeld(ctx context.Context, fs []finish) (open []finish, lost []string, err error) {
+func (s *Store) stillHeld(ctx context.Context, from *mongo.Collection, fs []finish) (open []finish, lost []string, err error) {
 	ids := make([]string, 0, len(fs))
 	for _, f := range fs {
 		ids = append(ids, f.d.ID)
 	}
-	docs, err := s.find(ctx, s.deliveries, op("_id", op("$in", ids)),
+	docs, err := s.find(ctx, from, op("_id", op("$in", ids)),
 		options.Find().SetProjection(bson.D{{Key: "status", Value: 1}, {Key: "token", Value: 1}}))
 	if err != nil {
 		return nil, nil, err
@@ -231,7 +235,7 @@ func (s *Store) promoteAfter(ctx context.Context, fs []finish) {
 			lanes[f.d.lane] = true
 		}
 	}
-	ctx, cancel := patient(ctx, opTimeout) // the deliveries are finished: who waits must not pay for a ctx that ends now
+	ctx, cancel := lingering(ctx) // the deliveries are finished: who waits must not pay for a ctx that ends now
 	defer cancel()
 	if err := s.promoteHeads(ctx, keysOf(lanes)); err != nil {
 		s.cfg.Logger.Warn("outbox: lanes could not be looked at, a repair will", "lanes", len(lanes), "error", err)
@@ -267,7 +271,7 @@ func (s *Store) finishInside(ctx context.Context, fs []finish) error {
 		return err
 	}
 	if res.MatchedCount < int64(len(fs)) {
-		open, lost, err := s.stillHeld(ctx, fs)
+		open, lost, err := s.stillHeld(ctx, s.deliveries, fs)
 		if err != nil {
 			return err
 		}
@@ -280,7 +284,7 @@ func (s *Store) finishInside(ctx context.Context, fs []finish) error {
 	}
 	if st := stateOf(ctx, s); st != nil {
 		for _, f := range fs {
-			if f.d.lane != "" && f.d.next == "" {
+			if f.d.lane != "" { // also where next was promoted: a claim may have let it wait again before the commit
 				st.finished = merged(st.finished, map[string]bool{f.d.lane: true})
 			}
 			st.handlers = merged(st.handlers, map[string]bool{f.d.Handler: true})

@@ -2,6 +2,9 @@ package outbox
 
 import (
 	"context"
+	"math"
+	"strings"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -69,7 +72,10 @@ func (s *Store) look(ctx context.Context, lanes, unkeyed []string, token string)
 		if doc.Lookup("first").Type != 0 {
 			v := views[text(doc.Lookup("_id"))]
 			v.next = text(doc.Lookup("first"))
-			v.number, _ = doc.Lookup("sequence").AsInt64OK()
+			var numbered bool
+			if v.number, numbered = doc.Lookup("sequence").AsInt64OK(); !numbered {
+				v.number = math.MaxInt64 // damaged: it must not hold up what can be read
+			}
 			continue
 		}
 		d := readStored(doc)
@@ -109,7 +115,8 @@ func firstOfLanes(lanes bson.D) bson.A {
 	}
 }
 
-// promoteHeads lets the heads of lanes be claimed where they wait.
+// promoteHeads lets the heads of lanes be claimed where they wait, and wakes who works
+// here.
 func (s *Store) promoteHeads(ctx context.Context, lanes []string) error {
 	if len(lanes) == 0 {
 		return nil
@@ -131,7 +138,16 @@ func (s *Store) promoteWaiting(ctx context.Context, views map[string]*view) erro
 	if len(heads) == 0 {
 		return nil
 	}
-	return s.write(ctx, promotion(heads))
+	if err := s.write(ctx, promotion(heads)); err != nil {
+		return err
+	}
+	handlers := make(map[string]bool)
+	for _, id := range heads {
+		handler, _, _ := strings.Cut(id, ":")
+		handlers[handler] = true
+	}
+	s.listeners.wake(keysOf(handlers))
+	return nil
 }
 
 // promotion moves deliveries from waiting into the claim index. One too many does no
@@ -140,9 +156,15 @@ func promotion(ids []string) mongo.WriteModel {
 	return mongo.NewUpdateManyModel().
 		SetFilter(bson.D{{Key: "_id", Value: op("$in", ids)}, {Key: "status", Value: waiting}}).
 		SetUpdate(bson.A{
-			op("$set", bson.D{{Key: "status", Value: pending}, {Key: "due_at", Value: "$available_at"}, {Key: "active_lane", Value: "$waiting_lane"}}),
+			op("$set", bson.D{{Key: "status", Value: pending}, {Key: "due_at", Value: availableAt()}, {Key: "active_lane", Value: "$waiting_lane"}}),
 			op("$unset", bson.A{"waiting_lane", "suspect_since"}),
 		})
+}
+
+// availableAt is the field; where it is damaged, always: without a date nothing is ever due.
+func availableAt() bson.D {
+	isDate := op("$eq", bson.A{op("$type", "$available_at"), "date"})
+	return op("$cond", bson.A{isDate, "$available_at", time.UnixMilli(0)})
 }
 
 // write sends updates as one command, in order.
@@ -162,6 +184,18 @@ func (s *Store) bulk(ctx context.Context, models []mongo.WriteModel) (matched in
 		return 0, err
 	}
 	return res.MatchedCount, nil
+}
+
+// readBack is where to read what became of a write that ended with err. After a lost
+// reply the newest state may show what a primary that is cut off will lose again, so it is
+// what the majority has, once it has all that was written before: an update of nothing
+// waits for that.
+func (s *Store) readBack(ctx context.Context, err error) (*mongo.Collection, error) {
+	if err == nil {
+		return s.deliveries, nil
+	}
+	nothing := mongo.NewUpdateOneModel().SetFilter(op("_id", "")).SetUpdate(op("$set", op("status", "")))
+	return s.durables, s.write(ctx, nothing)
 }
 
 func (s *Store) aggregate(ctx context.Context, coll *mongo.Collection, pipeline bson.A) (docs []bson.Raw, err error) {

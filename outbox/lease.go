@@ -45,10 +45,11 @@ func (s *Store) extend(ctx context.Context, ds []*Delivery, by time.Duration) (l
 		models = append(models, mongo.NewUpdateManyModel().SetFilter(heldBy(ids, token)).
 			SetUpdate(op("$max", op("due_at", until))))
 	}
-	if err := s.write(ctx, models...); err != nil && !isOpen(err) {
-		return nil, err
+	writeErr := s.write(ctx, models...)
+	if writeErr != nil && !isOpen(writeErr) {
+		return nil, writeErr
 	}
-	ends, lanes, err := s.ends(ctx, ds)
+	ends, lanes, err := s.ends(ctx, ds, writeErr)
 	if err != nil {
 		return nil, err
 	}
@@ -60,9 +61,13 @@ func (s *Store) extend(ctx context.Context, ds []*Delivery, by time.Duration) (l
 	for _, d := range ds {
 		end, there := ends[d.ID]
 		switch v := views[end.lane]; {
-		case !there || end.token != d.Token || end.status != processing || end.dueAt.Before(until):
+		case !there || end.token != d.Token || end.status != processing:
 			lost = append(lost, d)
-		case end.lane != "" && v != nil && v.heldByOther(d.ID, now):
+		case end.dueAt.Before(until) && writeErr != nil:
+			err = writeErr // held still, but no longer than before
+		case end.dueAt.Before(until):
+			lost = append(lost, d)
+		case end.lane != "" && v != nil && v.heldByOther(end, now):
 			lost = append(lost, d)
 			shared = append(shared, mongo.NewUpdateOneModel().SetFilter(heldBy([]string{d.ID}, d.Token)).
 				SetUpdate(bson.D{{Key: "$set", Value: op("due_at", now)}, {Key: "$unset", Value: op("token", "")}}))
@@ -70,16 +75,23 @@ func (s *Store) extend(ctx context.Context, ds []*Delivery, by time.Duration) (l
 			d.Until, d.DueAt = end.dueAt, end.dueAt
 		}
 	}
-	return lost, s.write(ctx, shared...)
+	if sharedErr := s.write(ctx, shared...); sharedErr != nil {
+		err = sharedErr
+	}
+	return lost, err
 }
 
-// ends reads deliveries back, and their lanes.
-func (s *Store) ends(ctx context.Context, ds []*Delivery) (map[string]stored, []string, error) {
+// ends reads deliveries back after a write, and their lanes.
+func (s *Store) ends(ctx context.Context, ds []*Delivery, writeErr error) (map[string]stored, []string, error) {
 	ids := make([]string, 0, len(ds))
 	for _, d := range ds {
 		ids = append(ids, d.ID)
 	}
-	docs, err := s.find(ctx, s.deliveries, op("_id", op("$in", ids)))
+	from, err := s.readBack(ctx, writeErr)
+	if err != nil {
+		return nil, nil, err
+	}
+	docs, err := s.find(ctx, from, op("_id", op("$in", ids)))
 	ends, lanes := make(map[string]stored, len(docs)), map[string]bool{}
 	for _, doc := range docs {
 		d := readStored(doc)
@@ -91,9 +103,12 @@ func (s *Store) ends(ctx context.Context, ds []*Delivery) (map[string]stored, []
 	return ends, keysOf(lanes), err
 }
 
-func (v *view) heldByOther(id string, now time.Time) bool {
+// heldByOther is whether another one of the lane is under a live lease that may be kept.
+// One after own is given way for certain, unless own was requeued: it has been unfinished
+// since before the other came.
+func (v *view) heldByOther(own stored, now time.Time) bool {
 	for _, d := range v.active {
-		if d.id != id && d.status == processing && d.dueAt.After(now) {
+		if d.id != own.id && d.status == processing && d.dueAt.After(now) && (d.sequence < own.sequence || own.requeues > 0) {
 			return true
 		}
 	}
@@ -115,7 +130,7 @@ func (s *Store) Release(ctx context.Context, d *Delivery) error {
 // released makes a delivery as if it had not been claimed.
 func released() bson.D {
 	return bson.D{
-		{Key: "due_at", Value: "$available_at"},
+		{Key: "due_at", Value: availableAt()},
 		{Key: "attempts", Value: op("$max", bson.A{int64(0), op("$subtract", bson.A{"$attempts", int64(1)})})},
 	}
 }
@@ -168,7 +183,7 @@ func (s *Store) putBackAll(ctx context.Context, ds []*Delivery, set bson.D) (los
 	}
 	settling, cancel := patient(ctx, settleFor)
 	defer cancel()
-	ends, _, readErr := s.ends(settling, ds)
+	ends, _, readErr := s.ends(settling, ds, err)
 	if readErr != nil {
 		return nil, unknownOutcome("give back deliveries", orElse(err, readErr), ctx.Err())
 	}

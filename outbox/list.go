@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -50,7 +51,7 @@ func (s *Store) List(ctx context.Context, opts ListOptions) (*Page, error) {
 	}
 	order := opts.order()
 	filter := opts.filter()
-	digest := cursor.Digest("%q %q %q %q", opts.Handler, opts.Status, opts.Type, opts.Key)
+	digest := opts.digest()
 	after, reason := cursor.Decode(opts.Cursor, digest)
 	if reason == "" && after != "" {
 		filter, reason = afterPosition(filter, order, after)
@@ -94,6 +95,10 @@ func (o ListOptions) valid() error {
 	return nil
 }
 
+func (o ListOptions) digest() []byte {
+	return cursor.Digest("%q %q %q %q", o.Handler, o.Status, o.Type, o.Key)
+}
+
 // order is that of the index that the filter can use best.
 func (o ListOptions) order() []string {
 	switch {
@@ -118,17 +123,26 @@ func (o ListOptions) filter() bson.D {
 	equal("status", o.Status)
 	equal("type", o.Type)
 	equal("handler", o.Handler)
-	switch order := o.order(); order[0] {
-	case "finished_at":
-		filter = append(filter, bson.E{Key: "finished_at", Value: op("$exists", true)})
-	case "waiting_lane":
-		filter = append(filter, bson.E{Key: "waiting_lane", Value: prefixed(o.Handler)})
-	case "_id":
-		if o.Handler != "" {
-			filter = append(filter, bson.E{Key: "_id", Value: prefixed(o.Handler)})
+	for _, field := range o.order() {
+		handler := "" // where its ids come in another order, they have no range
+		if field == o.order()[0] {
+			handler = o.Handler
 		}
+		filter = append(filter, bson.E{Key: field, Value: orderable(field, handler)})
 	}
 	return filter
+}
+
+// orderable is what a field must hold for a page to end there: a comparison goes past
+// what is of another type, and would end the listing. What else stands there is damage.
+func orderable(field, handler string) bson.D {
+	switch field {
+	case "sequence":
+		return bson.D{{Key: "$gte", Value: math.Inf(-1)}, {Key: "$not", Value: op("$type", "array")}}
+	case "finished_at":
+		return bson.D{{Key: "$exists", Value: true}, {Key: "$type", Value: "date"}, {Key: "$not", Value: op("$type", "array")}}
+	}
+	return append(prefixed(handler), bson.E{Key: "$type", Value: "string"}) // and no symbol
 }
 
 // prefixed is the range of ids, or lanes, that begin with a handler.
@@ -139,28 +153,29 @@ func prefixed(handler string) bson.D {
 	return bson.D{{Key: "$gte", Value: handler + ":"}, {Key: "$lt", Value: handler + ";"}} // ; comes after :
 }
 
-// position is where a document stands in an order, as text.
+// position is where a document stands in an order, as BSON: JSON would change text that
+// is not UTF-8.
 func position(doc bson.Raw, order []string) string {
 	var at bson.D
 	for _, field := range order {
 		at = append(at, bson.E{Key: field, Value: doc.Lookup(field)})
 	}
-	text, err := bson.MarshalExtJSON(at, true, false)
+	raw, err := bson.Marshal(at)
 	if err != nil {
 		return "" // what the server sent is encoded already
 	}
-	return string(text)
+	return string(raw)
 }
 
 // afterPosition adds to a filter that documents stand behind a position.
 func afterPosition(filter bson.D, order []string, after string) (bson.D, string) {
 	const foreign = "is not a cursor that List gave"
 	var at bson.D
-	if err := bson.UnmarshalExtJSON([]byte(after), true, &at); err != nil || len(at) != len(order) {
+	if err := bson.Unmarshal([]byte(after), &at); err != nil || len(at) != len(order) {
 		return nil, foreign
 	}
 	for i, e := range at {
-		if _, nested := e.Value.(bson.D); e.Key != order[i] || nested {
+		if e.Key != order[i] || !standsIn(e.Key, e.Value) {
 			return nil, foreign
 		}
 	}
@@ -175,6 +190,21 @@ func afterPosition(filter bson.D, order []string, after string) (bson.D, string)
 			bson.D{{Key: first.Key, Value: op("$eq", first.Value)}, {Key: second.Key, Value: op("$gt", second.Value)}},
 		}),
 	}}), ""
+}
+
+// standsIn is whether a value is one that orderable lets through.
+func standsIn(field string, v any) bool {
+	switch v := v.(type) {
+	case string:
+		return field == "_id" || field == "waiting_lane"
+	case bson.DateTime:
+		return field == "finished_at"
+	case int32, int64, bson.Decimal128:
+		return field == "sequence"
+	case float64:
+		return field == "sequence" && !math.IsNaN(v)
+	}
+	return false
 }
 
 // items are deliveries with what can be read of their events.

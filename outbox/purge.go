@@ -108,17 +108,20 @@ func (s *Store) purgeBatch(ctx context.Context, deliveries bson.D, events []stri
 	if err != nil {
 		return 0, err
 	}
-	var possible []string
+	possible, keeps := []string{}, make(map[string]bool)
 	for _, doc := range docs {
-		for _, h := range texts(doc.Lookup("handlers")) {
-			possible = append(possible, h+":"+text(doc.Lookup("_id")))
+		id, handlers := text(doc.Lookup("_id")), texts(doc.Lookup("handlers"))
+		if len(handlers) == 0 {
+			keeps[id] = true // damaged: nobody knows whom it is for
+		}
+		for _, h := range handlers {
+			possible = append(possible, h+":"+id)
 		}
 	}
 	left, err := s.find(ctx, s.deliveries, op("_id", op("$in", possible)), options.Find().SetProjection(op("event_id", 1)))
 	if err != nil {
 		return 0, err
 	}
-	keeps := make(map[string]bool, len(left))
 	for _, doc := range left {
 		keeps[text(doc.Lookup("event_id"))] = true
 	}
@@ -189,7 +192,7 @@ func (s *Store) once(ctx context.Context, fn func(ctx context.Context) error) er
 		return err
 	}
 	defer sess.EndSession(context.WithoutCancel(ctx))
-	ctx, cancel := context.WithTimeout(ctx, opTimeout)
+	ctx, cancel := lingering(ctx)
 	defer cancel()
 	return (&state{store: s, session: sess}).attempt(ctx, fn)
 }

@@ -11,7 +11,9 @@ import (
 // tells how many: an id that names none, or one that is not dead, counts nothing. Each
 // takes its place among those of its key that were not delivered yet; it cannot start
 // while a later one of its key is running.
-// Returns ErrInvalid if an id is empty or not UTF-8, or ctx has an open transaction.
+// Returns ErrInvalid if an id is empty or not UTF-8, or ctx has an open transaction;
+// ErrUnknownOutcome if the reply was lost: requeue the same ids again, what was requeued
+// then counts nothing.
 func (s *Store) Requeue(ctx context.Context, deliveryIDs ...string) (int, error) {
 	for i, id := range deliveryIDs {
 		if err := validText(fmt.Sprintf("deliveryIDs[%d]", i), id); err != nil {
@@ -41,14 +43,17 @@ func (s *Store) requeue(ctx context.Context, ids []string) (int, error) {
 			op("$set", bson.D{
 				{Key: "status", Value: op("$cond", bson.A{keyed, waiting, pending})},
 				{Key: "available_at", Value: now}, {Key: "attempts", Value: int64(0)},
-				{Key: "requeues", Value: op("$add", bson.A{op("$ifNull", bson.A{"$requeues", 0}), 1})},
+				{Key: "requeues", Value: op("$add", bson.A{op("$cond", bson.A{op("$isNumber", "$requeues"), "$requeues", 0}), 1})},
 				{Key: "due_at", Value: only(op("$not", keyed), now)},
 				{Key: "waiting_lane", Value: only(keyed, op("$concat", bson.A{"$handler", ":", "$key"}))},
 				{Key: "suspect_since", Value: only(keyed, now)},
 			}),
 			op("$unset", bson.A{"finished_at", "token"}),
 		})
-	if err != nil {
+	switch {
+	case isOpen(err):
+		return 0, unknownOutcome("requeue", err, ctx.Err())
+	case err != nil:
 		return 0, err
 	}
 	docs, err := s.find(ctx, s.deliveries, op("_id", op("$in", ids)))

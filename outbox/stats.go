@@ -26,7 +26,8 @@ func (s *Store) Stats(ctx context.Context) (Stats, error) {
 		return bson.A{op("$match", bson.D{{Key: "status", Value: status}, {Key: "finished_at", Value: op("$exists", true)}}), op("$count", "n"), op("$set", op("_id", status))}
 	}
 	wait := bson.A{op("$match", op("waiting_lane", op("$gte", ""))), op("$count", "n"), op("$set", op("_id", waiting))}
-	pipeline := count(op("due_at", op("$exists", true)))
+	open := bson.D{{Key: "handler", Value: op("$gte", bson.MinKey{})}, {Key: "due_at", Value: op("$exists", true)}} // by the claim index
+	pipeline := count(open)
 	for _, part := range []bson.A{wait, finished(completed), finished(dead)} {
 		pipeline = append(pipeline, op("$unionWith", bson.D{{Key: "coll", Value: s.deliveries.Name()}, {Key: "pipeline", Value: part}}))
 	}

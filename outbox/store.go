@@ -15,6 +15,7 @@ import (
 
 	"github.com/execstore/mongostore"
 	"github.com/execstore/mongostore/internal/names"
+	"github.com/execstore/mongostore/internal/wait"
 )
 
 // Config says where a Store keeps its collections and what it uses; the zero Config
@@ -46,9 +47,11 @@ type Store struct {
 	client     *mongo.Client
 	events     *mongo.Collection
 	deliveries *mongo.Collection
+	durables   *mongo.Collection // the deliveries as the majority has them
 	keys       *mongo.Collection
 
-	contended atomic.Bool // the last claim met other claimers
+	contended atomic.Bool  // the last claim met other claimers
+	locked    atomic.Int64 // until then expired leases are passed by; real time, in nanoseconds
 	repairs   repairs
 	listeners listeners
 }
@@ -76,6 +79,7 @@ func New(client *mongo.Client, cfg Config) (*Store, error) {
 		cfg: cfg, client: client,
 		events:     db.Collection(cfg.Prefix + "events"),
 		deliveries: db.Collection(cfg.Prefix + "deliveries"),
+		durables:   db.Collection(cfg.Prefix+"deliveries", options.Collection().SetReadConcern(readconcern.Majority())),
 		keys:       db.Collection(cfg.Prefix + "keys"),
 	}, nil
 }
@@ -122,6 +126,17 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 // patient outlives ctx's cancellation, for what must be seen through; it ends by itself.
 func patient(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), d)
+}
+
+// lingering outlives ctx by settleFor, for what should be seen through and need not be.
+func lingering(ctx context.Context) (context.Context, context.CancelFunc) {
+	out, cancel := patient(ctx, opTimeout)
+	stop := context.AfterFunc(ctx, func() {
+		if wait.For(out, settleFor) {
+			cancel()
+		}
+	})
+	return out, func() { stop(); cancel() }
 }
 
 func orElse[T comparable](v, otherwise T) T {

@@ -37,7 +37,9 @@ func readStored(doc bson.Raw) stored {
 	}
 	var numbered bool
 	d.sequence, numbered = doc.Lookup("sequence").AsInt64OK()
-	d.attempts, _ = doc.Lookup("attempts").AsInt64OK()
+	attempts := doc.Lookup("attempts")
+	var counted bool
+	d.attempts, counted = attempts.AsInt64OK()
 	d.requeues, _ = doc.Lookup("requeues").AsInt64OK()
 	keyed := doc.Lookup("key").Type != 0 || doc.Lookup("active_lane").Type != 0
 	switch {
@@ -49,6 +51,8 @@ func readStored(doc bson.Raw) stored {
 		d.damaged = "key or sequence cannot be read"
 	case keyed && doc.Lookup("active_lane").Type != 0 && d.lane != laneOf(d.handler, d.key):
 		d.damaged = "active_lane is not made of handler and key"
+	case attempts.Type != 0 && !counted:
+		d.damaged = "attempts is no number"
 	}
 	return d
 }

@@ -119,7 +119,7 @@ func typeOf(p Payload) (typ string, err error) {
 			err = invalid("EventType", fmt.Sprintf("of %T panics: %v", p, r))
 		}
 	}()
-	if p == nil {
+	if v := reflect.ValueOf(p); p == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return "", invalid("Payload", "is nil")
 	}
 	typ = p.EventType()
@@ -148,7 +148,7 @@ func (b *Bus) subscribe(sub *subscription, typ string) error {
 	sub.runner = runner.New[*Delivery](sub, runner.Config{
 		Workers: sub.opts.Concurrency, Batch: max(sub.opts.Concurrency, defaultClaim),
 		PollEvery: time.Hour, // the bus polls for all
-		LeaseFor:  leaseFor, StopTimeout: b.cfg.StopTimeout, Lost: mongostore.ErrLeaseLost, Logger: b.store.cfg.Logger,
+		LeaseFor:  b.cfg.LeaseFor, StopTimeout: b.cfg.StopTimeout, Lost: mongostore.ErrLeaseLost, Logger: b.store.cfg.Logger,
 	})
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -21,7 +21,8 @@ import (
 const (
 	transactionLimit = 120 * time.Second // where ctx has no deadline
 	commitPatience   = 2 * time.Second   // for a commit that is on its way when ctx ends
-	abortPatience    = 2 * time.Second
+	commitTry        = time.Second       // of it, for the last try
+	abortPatience    = 700 * time.Millisecond
 )
 
 const (
@@ -185,10 +186,10 @@ func (st *state) abort(ctx context.Context) {
 func (st *state) commit(ctx context.Context) error {
 	sending, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(commitPatience, cancel) })
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(commitPatience-commitTry, cancel) })
 	defer stop()
 	for try := 0; ; try++ {
-		err := st.sendCommit(sending)
+		err := st.sendCommit(context.WithoutCancel(ctx))
 		switch {
 		case err == nil:
 			return nil
@@ -202,8 +203,10 @@ func (st *state) commit(ctx context.Context) error {
 	}
 }
 
+// sendCommit ends by a timeout alone: after one, unlike after a cancellation, the driver
+// still lets the transaction be aborted, so that a commit that never came leaves none open.
 func (st *state) sendCommit(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, opTimeout)
+	ctx, cancel := context.WithTimeout(ctx, commitTry)
 	defer cancel()
 	return st.session.CommitTransaction(ctx)
 }
@@ -230,7 +233,7 @@ func (s *Store) settle(ctx context.Context, st *state) {
 			lanes = append(lanes, lane)
 		}
 	}
-	ctx, cancel := patient(outside(ctx), opTimeout)
+	ctx, cancel := lingering(outside(ctx))
 	defer cancel()
 	if err := s.promoteHeads(ctx, lanes); err != nil {
 		s.cfg.Logger.Warn("outbox: what a transaction left waiting could not be looked at, a repair will", "lanes", len(lanes), "error", err)
