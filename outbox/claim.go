@@ -40,8 +40,8 @@ const (
 // the events of a key one after the other, in the order of their commits. What waits
 // costs nothing. Three commands in the steady state, one when nothing is due; once a
 // second it first looks for lanes that a crash has left behind. A delivery that cannot
-// be read is buried at once. After an error, what was leased comes back when its lease
-// ends.
+// be read is buried at once. With an error it gives none; what was leased then comes back
+// when its lease ends.
 // Returns ErrInvalid if opts make no sense or ctx has an open transaction.
 func (s *Store) Claim(ctx context.Context, opts ClaimOptions) ([]*Delivery, error) {
 	if err := opts.valid(); err != nil {
@@ -55,6 +55,10 @@ func (s *Store) Claim(ctx context.Context, opts ClaimOptions) ([]*Delivery, erro
 	opts.Limit, opts.LeaseFor = orElse(opts.Limit, defaultClaim), orElse(opts.LeaseFor, leaseFor)
 	c := &claim{Store: s, opts: opts, taken: map[string]bool{}}
 	err = c.run(ctx)
+	if err != nil && len(c.out) > 0 { // they are leased: who gets an error would let them wait
+		c.cfg.Logger.Warn("outbox: a claim ended early", "claimed", len(c.out), "error", err)
+		err = nil
+	}
 	return c.out, wrapErr("claim", err)
 }
 

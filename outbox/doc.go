@@ -70,5 +70,8 @@
 //     50 ms after work, or BusConfig.PollEvery when idle.
 //   - After a crash between two commands of a publisher or a worker, a key may wait for
 //     about a second, until somebody claims and finds it.
+//   - A process that is killed inside a transaction leaves it open on the server until
+//     transactionLifetimeLimitSeconds, 60 by default: the keys that it published to, and
+//     the delivery that it was completing, wait so long. Everything else goes on.
 //   - A delivery holds no payload; its event does, of up to 16 MiB.
 package outbox
