@@ -46,7 +46,25 @@ func testsInTheTree(t *testing.T) map[string]bool {
 	}))
 	addTable(t, names, "TestInterop", read(t, "internal/interop/main_test.go"))
 	addSuite(t, names)
+	addTables(t, names, "outbox")
 	return names
+}
+
+var tableTest = regexp.MustCompile(`(?m)^func Test([A-Za-z]+)\(t \*testing\.T\)\s+\{ run\(t, `)
+
+// addTables adds the tests of a folder that stand in the table of a topic's file.
+func addTables(t *testing.T, names map[string]bool, folder string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
+	require.NoError(t, err)
+	for _, file := range files {
+		rel, err := filepath.Rel(root, file)
+		require.NoError(t, err)
+		text := read(t, rel)
+		for _, m := range tableTest.FindAllStringSubmatch(text, -1) {
+			addTable(t, names, m[1], text)
+		}
+	}
 }
 
 // addSuite finds each topic's file by its exercise function.
