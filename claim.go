@@ -102,7 +102,7 @@ func (s *Store) dueWindow(ctx context.Context, window int) (due, busy []string, 
 	}
 	for _, doc := range docs {
 		id, ok := doc.Lookup("_id").StringValueOK()
-		until, timed := seconds(doc.Lookup("lease", "until"))
+		until, timed := seconds(within(doc, "lease", "until"))
 		switch {
 		case !ok || id == "":
 			strange = append(strange, doc.Lookup("_id"))
@@ -253,8 +253,11 @@ func (s *Store) putBack(ctx context.Context, ids []string) error {
 
 // readLeased ships the work of the executions that the token holds.
 func (s *Store) readLeased(ctx context.Context, ids []string, token string, now float64) ([]bson.Raw, error) {
-	return s.find(ctx, bson.D{{Key: "_id", Value: op("$in", ids)}, {Key: "lease.token", Value: token}},
-		options.Find().SetProjection(s.leaseProjection(now)))
+	filter := bson.D{{Key: "_id", Value: op("$in", ids)}, {Key: "lease.token", Value: token}}
+	if claimsUnread() {
+		filter = filter[:1]
+	}
+	return s.find(ctx, filter, options.Find().SetProjection(s.leaseProjection(now)))
 }
 
 // leaseProjection ships what one lease carries: no event before all spawns, so that
@@ -321,7 +324,7 @@ func (s *Store) claimOne(ctx context.Context, id string, until float64) (*Lease,
 	case err != nil:
 		return nil, err
 	}
-	if held, _ := doc.Lookup("lease", "token").StringValueOK(); held != token {
+	if held, _ := within(doc, "lease", "token").StringValueOK(); held != token {
 		return nil, nil // nothing was owed
 	}
 	if leases := s.leases(ctx, []bson.Raw{doc}, []string{id}); len(leases) > 0 {

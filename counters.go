@@ -132,7 +132,10 @@ func (a *allocator) wait(ctx context.Context, t ticket) (perKind, error) {
 		if err := t.batch.errs[kind]; err != nil {
 			return perKind{}, err
 		}
-		t.first[kind] = t.batch.first[kind] + t.offset[kind]
+		t.first[kind] = t.batch.first[kind]
+		if !repeatsNumbers() {
+			t.first[kind] += t.offset[kind]
+		}
 	}
 	return t.first, nil
 }

@@ -9,12 +9,11 @@ func (o ListOptions) digest() []byte {
 
 // after is the id that the page begins after; empty: the first page.
 func (o ListOptions) after() (string, error) {
-	const field = "ListOptions.Cursor"
 	after, reason := cursor.Decode(o.Cursor, o.digest())
 	if reason != "" {
-		return "", invalid(field, reason)
+		return "", invalid("ListOptions.Cursor", reason)
 	}
-	return after, optionalText(field, after)
+	return after, nil // whatever text it is, it is only compared
 }
 
 // next is the cursor of the page after the one that ends with last.

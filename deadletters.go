@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
+	"unicode/utf8"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -79,7 +81,7 @@ func (s *Store) deadDocuments(ctx context.Context, id string, after deadCursor, 
 	if after.Done {
 		from = "$gt"
 	}
-	where := op(from, after.ID)
+	where := append(op(from, after.ID), noSymbols)
 	if id != "" {
 		where = append(where, bson.E{Key: "$eq", Value: id})
 	}
@@ -90,6 +92,7 @@ func (s *Store) deadDocuments(ctx context.Context, id string, after deadCursor, 
 // deadCursor is the last letter of a page: its execution, and its place in there.
 type deadCursor struct {
 	ID   string  `json:"i"`
+	Raw  []byte  `json:"r,omitempty"` // in place of ID, where it is not UTF-8: JSON would change it
 	At   float64 `json:"t"`
 	Key  string  `json:"k"`
 	Only string  `json:"o"` // the filter
@@ -102,6 +105,9 @@ func (c deadCursor) beyond(other deadCursor) bool {
 
 func (c deadCursor) encode(opts DeadLetterOptions) string {
 	c.Only = opts.ExecutionID
+	if !utf8.ValidString(c.ID) {
+		c.ID, c.Raw = "", []byte(c.ID)
+	}
 	text, _ := json.Marshal(c) // always encodes
 	return base64.RawURLEncoding.EncodeToString(text)
 }
@@ -114,13 +120,16 @@ func decodeDeadCursor(opts DeadLetterOptions) (c deadCursor, err error) {
 	if err == nil {
 		err = json.Unmarshal(raw, &c)
 	}
+	if len(c.Raw) > 0 {
+		c.ID, c.Raw = string(c.Raw), nil
+	}
 	switch {
 	case err != nil || c.ID == "":
 		return c, invalid("DeadLetterOptions.Cursor", "is not a cursor that DeadLetters gave")
 	case c.Only != opts.ExecutionID:
 		return c, invalid("DeadLetterOptions.Cursor", "belongs to another execution")
 	}
-	return c, optionalText("DeadLetterOptions.Cursor", c.ID)
+	return c, nil // whatever text the ID is, it is only compared
 }
 
 type placedLetter struct {
@@ -136,7 +145,7 @@ func (s *Store) lettersOf(doc bson.Raw) []placedLetter {
 	for _, raw := range r.elements("dead") {
 		l := s.letter(r.id, raw)
 		at, _ := seconds(raw.Lookup("at"))
-		key := l.Entry.EntryID() + contentKey(raw)
+		key := strings.ToValidUTF8(l.Entry.EntryID(), "\uFFFD") + contentKey(raw) // JSON must not change it
 		out = append(out, placedLetter{l, deadCursor{ID: r.id, At: at, Key: fmt.Sprintf("%s%06d", key, same[key])}})
 		same[key]++
 	}

@@ -75,7 +75,7 @@ func (s *Store) inspection(id string, doc bson.Raw) *Inspection {
 		in.Dead = append(in.Dead, l.letter)
 	}
 	in.Processed = r.count("processed")
-	if until, ok := seconds(doc.Lookup("lease", "until")); ok && !missing(doc.Lookup("lease", "token")) {
+	if until, ok := seconds(within(doc, "lease", "until")); ok && !missing(within(doc, "lease", "token")) {
 		in.LeasedUntil = fromSeconds(until)
 	}
 	if in.Summary.Err == nil {

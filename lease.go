@@ -160,7 +160,7 @@ func (s *Store) heldOf(ctx context.Context, filter bson.D) (map[string]string, e
 	held := make(map[string]string, len(docs))
 	for _, doc := range docs {
 		id, _ := doc.Lookup("_id").StringValueOK()
-		held[id], _ = doc.Lookup("lease", "token").StringValueOK()
+		held[id], _ = within(doc, "lease", "token").StringValueOK()
 	}
 	return held, nil
 }
@@ -349,6 +349,9 @@ func untouched(l *Lease) bson.D {
 }
 
 func holder(l *Lease) bson.D {
+	if acksWithoutToken() {
+		return byID(l.ExecutionID)
+	}
 	return append(byID(l.ExecutionID), bson.E{Key: "lease.token", Value: l.Token})
 }
 

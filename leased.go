@@ -53,10 +53,10 @@ func (s *Store) setAside(ctx context.Context, l *Lease, wrong []damagedEntry) bo
 // lease reads one document that is held, and apart what in it cannot be read.
 func (s *Store) lease(id string, doc bson.Raw) (*Lease, []damagedEntry) {
 	l := &Lease{ExecutionID: id}
-	l.Token, _ = doc.Lookup("lease", "token").StringValueOK()
-	until, _ := seconds(doc.Lookup("lease", "until"))
+	l.Token, _ = within(doc, "lease", "token").StringValueOK()
+	until, _ := seconds(within(doc, "lease", "until"))
 	l.Until = fromSeconds(until)
-	attempts, _ := wholeNumber(doc.Lookup("lease", "attempts"))
+	attempts, _ := wholeNumber(within(doc, "lease", "attempts"))
 	l.Attempt = int(attempts)
 	l.more, _ = doc.Lookup("more").BooleanOK()
 	l.untimed, _ = doc.Lookup("untimed").BooleanOK()

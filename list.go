@@ -238,8 +238,11 @@ func (o ListOptions) idRange(after string) bson.D {
 	if last := prefixEnd(o.IDPrefix); last != "" {
 		bounds = append(bounds, bson.E{Key: "$lt", Value: last})
 	}
-	return bounds
+	return append(bounds, noSymbols)
 }
+
+// noSymbols leaves out symbols, which compare as text and are none.
+var noSymbols = bson.E{Key: "$type", Value: "string"}
 
 // prefixEnd is the first text after all with the prefix, in the order of bytes,
 // which is that of code points; empty: there is none.

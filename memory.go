@@ -124,11 +124,7 @@ func slotKey(version int64) string { return strconv.FormatInt(version%slots, 10)
 
 // slotOf reads commits.<version mod 8>; zero if it is absent or foreign.
 func slotOf(doc bson.Raw, version int64) commitID {
-	v, err := doc.LookupErr("commits", slotKey(version))
-	if err != nil {
-		return commitID{}
-	}
-	oid, ok := v.ObjectIDOK()
+	oid, ok := within(doc, "commits", slotKey(version)).ObjectIDOK()
 	if !ok {
 		return commitID{}
 	}

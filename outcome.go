@@ -25,8 +25,9 @@ func (s *Store) settle(ctx context.Context, h *Header, a *attempt, cause error) 
 	h.remember(a)
 	detached, cancel := s.untilOutcome(ctx)
 	defer cancel()
+	seen := false // in the document, though a server that is killed may still lose it
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		landed, verdict, err := s.askAgain(detached, h, a)
+		landed, verdict, err := s.askAgain(detached, h, a, &seen)
 		if landed || verdict != nil {
 			return verdict
 		}
@@ -41,19 +42,24 @@ func (s *Store) settle(ctx context.Context, h *Header, a *attempt, cause error) 
 
 // askAgain judges, and sends again what has not landed yet. It gives the verdict
 // that ends the asking, or the error that does not.
-func (s *Store) askAgain(ctx context.Context, h *Header, a *attempt) (landed bool, verdict, err error) {
+func (s *Store) askAgain(ctx context.Context, h *Header, a *attempt, seen *bool) (landed bool, verdict, err error) {
 	// Half the time at most for one command: a held reply must not be all we wait for.
 	ctx, cancel := context.WithTimeout(ctx, max(s.cfg.OutcomeTimeout/2, time.Millisecond))
 	defer cancel()
-	landed, err = s.judge(ctx, h, a)
+	if !*seen {
+		*seen, err = s.judge(ctx, h, a)
+	}
 	switch {
-	case landed:
-		s.awaitJournal(ctx, a)
-		return true, nil, nil
+	case *seen:
+		landed, err = s.awaitJournal(ctx, a)
+		*seen = landed || err != nil
+		return landed, nil, err
 	case isFinal(err):
 		return false, err, nil
 	case err != nil:
 		return false, nil, err
+	case believesOldVersion():
+		return false, wrapErr("commit", a.plan.id, errOldVersion), nil
 	}
 	h.remember(a) // as it was mended, for its numbers
 	matched, err := s.send(ctx, a)
@@ -68,10 +74,15 @@ func (s *Store) askAgain(ctx context.Context, h *Header, a *attempt) (landed boo
 
 // awaitJournal makes what was only read as durable as what is acknowledged: on a
 // standalone a read may see what is not in the journal yet, and an update of nothing
-// waits for the writes before it. It has landed either way, so an error is none.
-func (s *Store) awaitJournal(ctx context.Context, a *attempt) {
-	nothing := append(byID(a.plan.id), bson.E{Key: "version", Value: -1})
-	_, _ = s.executions.UpdateOne(ctx, nothing, bson.D{{Key: "$set", Value: bson.D{{Key: "version", Value: -1}}}})
+// waits for the writes before it. It reports false if the write is not there any more: a
+// server that was killed meanwhile has lost it.
+func (s *Store) awaitJournal(ctx context.Context, a *attempt) (still bool, err error) {
+	there := bson.A{
+		bson.D{{Key: "commits." + slotKey(a.old+1), Value: bson.ObjectID(a.id)}},
+		op("version", op("$gt", a.old+slots)), // others have built on it since
+	}
+	res, err := s.executions.UpdateOne(ctx, append(byID(a.plan.id), bson.E{Key: "$or", Value: there}), op("$set", byID(a.plan.id)))
+	return err == nil && res.MatchedCount == 1, err
 }
 
 // untilOutcome gives a context that outlives the caller's: it ends with the
@@ -182,7 +193,7 @@ func (a *attempt) sameIncarnation(doc bson.Raw) bool {
 
 // mend changes what in the attempt relied on a state that has moved on.
 func (s *Store) mend(ctx context.Context, a *attempt, doc bson.Raw) error {
-	if token, _ := text(doc.Lookup("lease", "token")); a.acks.token != "" && token != a.acks.token {
+	if token, _ := text(within(doc, "lease", "token")); a.acks.token != "" && token != a.acks.token {
 		return &LeaseLostError{IDs: []string{a.plan.id}}
 	}
 	if hit, _ := doc.Lookup("processed").BooleanOK(); hit {
@@ -212,7 +223,7 @@ func (a *attempt) mendAckedTimers(doc bson.Raw) {
 	a.ackedTimers = nil
 	for _, t := range a.acks.timers {
 		for _, key := range []string{t.key, t.harelKey} {
-			at, ok := seconds(doc.Lookup("timers", key))
+			at, ok := seconds(within(doc, "timers", key))
 			if key != "" && ok && at >= t.at-nanosecond && at <= t.at+nanosecond {
 				a.ackedTimers = append(a.ackedTimers, ackedTimer{key: key, at: t.at})
 			}
@@ -227,7 +238,7 @@ func (s *Store) mendNumbers(ctx context.Context, a *attempt, doc bson.Raw) error
 	}
 	behind := false
 	for _, kind := range []seqKind{outboxSeq, spawnSeq} {
-		high, _ := wholeNumber(doc.Lookup("seq_hi", kind.String()))
+		high, _ := wholeNumber(within(doc, "seq_hi", kind.String()))
 		a.base.seqHigh[kind] = max(a.base.seqHigh[kind], high)
 		behind = behind || a.count(kind) > 0 && a.firsts[kind] != 0 && high >= a.firsts[kind]
 	}

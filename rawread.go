@@ -46,6 +46,13 @@ func missing(v bson.RawValue) bool {
 	return v.Type == 0 || v.Type == bson.TypeNull || v.Type == bson.TypeUndefined
 }
 
+// within reads a field of a document in a field. Lookup of both names would panic where
+// that is cut short.
+func within(doc bson.Raw, field, name string) bson.RawValue {
+	inner, _ := doc.Lookup(field).DocumentOK()
+	return inner.Lookup(name)
+}
+
 // text reads a string; missing is "".
 func text(v bson.RawValue) (string, bool) {
 	if missing(v) {

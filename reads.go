@@ -48,7 +48,10 @@ func byID(id string) bson.D { return bson.D{{Key: "_id", Value: id}} }
 
 // Load reads the execution into exe, which is zeroed first, once a document was
 // found. The Header is filled from the document's own fields. One round trip;
-// joins a session in ctx.
+// joins a session in ctx. While a replica set changes its primary it may show an
+// earlier version, which a Commit then conflicts with; with the default WriteConcern
+// never one that is rolled back. A standalone may show a commit some milliseconds before
+// its journal has it, and lose it if it is killed then.
 // Returns ErrNotFound if nothing was committed under id; exe is then untouched.
 // Returns ErrDamaged if the document cannot be read.
 // Returns ErrInvalid if exe cannot be an Execution or id is not valid.
@@ -147,7 +150,7 @@ func (s *Store) fill(exe Execution, h *Header, id string, doc bson.Raw) error {
 		r.needs("trace_next", "trace_next", isIndex)
 	}
 	for _, kind := range []seqKind{outboxSeq, spawnSeq} {
-		k.seqHigh[kind], _ = wholeNumber(doc.Lookup("seq_hi", kind.String()))
+		k.seqHigh[kind], _ = wholeNumber(within(doc, "seq_hi", kind.String()))
 	}
 	h.ID, h.Version, h.known = id, version, k
 	if h.DefinitionID == "" {

@@ -57,7 +57,7 @@ func New(client *mongo.Client, cfg Config) (*Store, error) {
 // ownOptions are set on the store's own handle, whatever the client's defaults are.
 func ownOptions(cfg Config) *options.DatabaseOptionsBuilder {
 	opts := options.Database().
-		SetWriteConcern(cfg.WriteConcern).
+		SetWriteConcern(written(cfg.WriteConcern)).
 		SetReadPreference(readpref.Primary()).
 		SetReadConcern(readconcern.Local()).
 		SetBSONOptions(&options.BSONOptions{UseJSONStructTags: true}).
@@ -93,10 +93,25 @@ func Connect(ctx context.Context, uri string, cfg Config) (*Store, error) {
 // badURI tells the driver's reason unless the string may hold a password.
 func badURI(uri string, err error) error {
 	reason := "is not a connection string that the driver accepts"
-	if !strings.Contains(uri, "@") {
+	if !mayHoldSecret(uri) {
 		reason += ": " + err.Error()
 	}
 	return invalid("uri", reason)
+}
+
+// mayHoldSecret is whether something in uri could be a password, also where the rest of
+// it was forgotten or is escaped: the driver's reason quotes parts of the string.
+func mayHoldSecret(uri string) bool {
+	_, rest, _ := strings.Cut(uri, "://")
+	hosts, query, _ := strings.Cut(rest, "?")
+	hosts, _, _ = strings.Cut(hosts, "/")
+	for host := range strings.SplitSeq(hosts, ",") {
+		if i := strings.LastIndex(host, ":"); i >= 0 && strings.Trim(host[i+1:], "0123456789") != "" {
+			return true // no port: a password without a host, or with an escaped one
+		}
+	}
+	query = strings.ToLower(query)
+	return strings.Contains(uri, "@") || strings.Contains(uri, "%40") || strings.Contains(query, "password") || strings.Contains(query, "authmechanism")
 }
 
 // awaitServer pings until the server answers.

@@ -243,7 +243,7 @@ func (a *ackSet) add(i int, id, token string, seq int64) error {
 
 func (a *ackSet) update(t ackTarget) (filter bson.D, update bson.Raw) {
 	filter = byID(t.id)
-	if t.token != "" {
+	if t.token != "" && !acksWithoutToken() {
 		filter = append(filter, bson.E{Key: "lease.token", Value: t.token})
 	}
 	pull := func(dst []byte) []byte { return appendPullSeqs(dst, a.kind.array(), a.seqs[t]) }

@@ -15,10 +15,10 @@ func (s *Store) filter(a *attempt) bson.Raw {
 	dst = bsoncore.AppendStringElement(dst, "_id", a.plan.id)
 	if a.mode == fill {
 		dst = bsoncore.AppendNullElement(dst, "version")
-	} else {
+	} else if !matchesAnyVersion() {
 		dst = appendWhole(dst, "version", a.old)
 	}
-	if a.base.version != 0 {
+	if a.base.version != 0 && !ignoresCommits() {
 		dst = appendSlot(dst, "commits."+slotKey(a.old), a.base.slot)
 	}
 	if a.processed != "" && !a.alreadyProcessed {
@@ -32,7 +32,7 @@ func (s *Store) filter(a *attempt) bson.Raw {
 	if s.cfg.SeqBlock > 1 && a.base.version == 0 { // else number saw seq_hi, and version and slot say that it still stands
 		dst = appendOrderGuard(dst, a)
 	}
-	if a.acks.token != "" {
+	if a.acks.token != "" && !acksWithoutToken() {
 		dst = bsoncore.AppendStringElement(dst, "lease.token", a.acks.token)
 	}
 	if a.needsPipeline() {

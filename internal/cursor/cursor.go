@@ -8,18 +8,24 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"unicode/utf8"
 )
 
 // position is where a page ended and what it filtered.
 type position struct {
 	After  string `json:"a"`
+	Bytes  []byte `json:"b,omitempty"` // in place of After, where it is not UTF-8
 	Filter []byte `json:"f"`
 }
 
-// Encode makes the cursor of the page after the id after, which must be UTF-8 and
-// not empty, in a listing with that filter. The text is safe in a URL.
+// Encode makes the cursor of the page after the id after, which must not be empty, in a
+// listing with that filter. The text is safe in a URL.
 func Encode(after string, filter []byte) string {
-	text, _ := json.Marshal(position{After: after, Filter: filter}) // a string and bytes always encode
+	p := position{After: after, Filter: filter}
+	if !utf8.ValidString(after) { // somebody else stored it, and JSON would change it
+		p.After, p.Bytes = "", []byte(after)
+	}
+	text, _ := json.Marshal(p) // a string and bytes always encode
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
@@ -34,6 +40,9 @@ func Decode(text string, filter []byte) (after, reason string) {
 	raw, err := base64.RawURLEncoding.DecodeString(text)
 	if err == nil {
 		err = json.Unmarshal(raw, &p)
+	}
+	if len(p.Bytes) > 0 {
+		p.After = string(p.Bytes)
 	}
 	switch {
 	case err != nil || p.After == "":

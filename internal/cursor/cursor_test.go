@@ -13,7 +13,7 @@ func TestACursorComesBackWithItsFilterOnly(t *testing.T) {
 	t.Parallel()
 	filter, other := cursor.Digest("%q %t", "orders", true), cursor.Digest("%q %t", "orders", false)
 	require.Len(t, filter, 8)
-	for _, id := range []string{"o-1", " ", "a/b?c&d", "é\u2028", `"`, "\x01"} {
+	for _, id := range []string{"o-1", " ", "a/b?c&d", "é\u2028", `"`, "\x01", "\xff", "a\xed\xa0\x80", "\x00"} {
 		text := cursor.Encode(id, filter)
 		require.Regexp(t, `^[A-Za-z0-9_-]+$`, text)
 		after, reason := cursor.Decode(text, filter)

@@ -59,7 +59,7 @@ const envReport = "MONGOSTORE_TEST_REPORT"
 
 var reporting sync.Mutex
 
-func report(file string, r *row) error {
+func report(file string, r any) error {
 	if file == "" {
 		return nil
 	}

@@ -26,6 +26,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/execstore/mongostore/internal/mongoerr"
 )
 
 // Config says what to start.
@@ -192,6 +194,9 @@ func (p *Process) checkOurs(ctx context.Context) error {
 	err := withClient(ctx, p.URI(), func(client *mongo.Client) error {
 		return client.Database("admin").RunCommand(ctx, bson.D{{Key: "getCmdLineOpts", Value: 1}}).Decode(&opts)
 	})
+	if mongoerr.HasCode(err, mongoerr.Unauthorized) {
+		return nil // ours wants to know who asks; another one would hardly
+	}
 	if err != nil {
 		return err
 	}

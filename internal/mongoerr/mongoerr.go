@@ -14,6 +14,7 @@ import (
 // Server codes that mean something to a store; HasCode asks for them.
 const (
 	BadValue        = 2     // a field cannot take what an update does to it
+	Unauthorized    = 13    // the user lacks a right, or there is none
 	TypeMismatch    = 14    // a field has another type than an update needs
 	PathNotViable   = 28    // a field on the path of an update is no document
 	NamespaceExists = 48    // the collection is there already

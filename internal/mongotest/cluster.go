@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 
@@ -114,7 +115,16 @@ func (c *Cluster) processes() []*mongod.Process {
 	return processes
 }
 
+// AtEnd looks at every server that this process has started, before it is stopped; its
+// error fails the test, or the run. Nil: nobody looks.
+var AtEnd func(uri string) error
+
 func (c *Cluster) stop() {
+	if AtEnd != nil && !slices.ContainsFunc(c.nodes, func(n *Node) bool { return n == nil || n.p == nil }) {
+		if err := AtEnd(c.URI()); err != nil {
+			c.tb.Errorf("at the end of the test: %v", err)
+		}
+	}
 	var wg sync.WaitGroup
 	for _, n := range c.nodes {
 		if n.p != nil {

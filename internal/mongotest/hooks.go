@@ -38,6 +38,7 @@ const (
 	delayed
 	held
 	stranded
+	doubled
 )
 
 // Pass hands the message on. It is the zero Action.
@@ -62,6 +63,12 @@ func Hold(release <-chan struct{}) Action { return Action{kind: held, release: r
 // is closed: a write that lands after its client has lost the connection. On a
 // reply it is Cut.
 func Strand(release <-chan struct{}) Action { return Action{kind: stranded, release: release} }
+
+// Twice on a request: the server gets it twice, and the client the answer to the second
+// one only, as when what was sent again arrives beside the first. On a reply: it is
+// handed on twice. The driver does not compare what a reply answers, and takes the second
+// copy for the answer to its next command on the connection.
+var Twice = Action{kind: doubled}
 
 // Always applies action to every one of the commands; none named: to all.
 func Always(action Action, commands ...string) Hook {
@@ -101,7 +108,7 @@ func Once(action Action, commands ...string) Hook {
 // Counts says how often a [Proxy] applied each action to the messages that its
 // hooks saw.
 type Counts struct {
-	Passed, Cut, Dropped, Delayed, Held, Stranded int
+	Passed, Cut, Dropped, Delayed, Held, Stranded, Doubled int
 }
 
 func (c *Counts) add(kind actionKind) {
@@ -118,5 +125,7 @@ func (c *Counts) add(kind actionKind) {
 		c.Held++
 	case stranded:
 		c.Stranded++
+	case doubled:
+		c.Doubled++
 	}
 }

@@ -14,6 +14,10 @@ import (
 //	func TestMain(m *testing.M) { mongotest.Main(m) }
 func Main(m *testing.M) {
 	code := m.Run()
+	if err := lookAtEnd(); err != nil {
+		fmt.Fprintln(os.Stderr, "mongostore: at the end of the tests:", err)
+		code = 1
+	}
 	stopShared()
 	if code == 0 {
 		// testcontainers keeps a line to its reaper until the process ends

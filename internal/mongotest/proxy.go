@@ -154,7 +154,7 @@ func (p *Proxy) serve(client net.Conn) {
 	if err != nil {
 		return // the server is down: the client sees it as a closed connection
 	}
-	c := &proxyConn{p: p, client: client, server: server, done: make(chan struct{}), pending: map[int32]*Message{}}
+	c := &proxyConn{p: p, client: client, server: server, done: make(chan struct{}), pending: map[int32]*Message{}, repeated: map[int32]bool{}}
 	defer c.close()
 	if !p.register(c) {
 		return

@@ -160,6 +160,32 @@ func TestProxyStrandedWriteLandsAfterItsClientLostTheConnection(t *testing.T) {
 	require.Equal(t, 1, p.Requests().Stranded)
 }
 
+func TestProxyRequestTwiceShowsTheSecondAnswer(t *testing.T) {
+	t.Parallel()
+	p := newProxied(t)
+	p.OnRequest(Once(Twice, "insert"))
+	require.True(t, mongo.IsDuplicateKeyError(p.insert(t.Context(), 1)), "the first one was faster")
+	require.True(t, p.stored(t, 1))
+	require.Equal(t, 1, p.Requests().Doubled)
+	require.NoError(t, p.insert(t.Context(), 2), "the answers are in step")
+	require.True(t, p.stored(t, 2))
+}
+
+// What a second copy of a reply does is the driver's: TCP never makes one, and no store
+// could tell.
+func TestProxyReplyTwiceAnswersTheNextCommand(t *testing.T) {
+	t.Parallel()
+	p := newProxied(t)
+	client := Connect(t, p.URI(), options.Client().SetMaxPoolSize(1).SetRetryReads(false).SetRetryWrites(false))
+	p.far = client.Database(p.far.Database().Name()).Collection("c")
+	p.OnReply(Once(Twice, "insert"))
+	require.NoError(t, p.insert(t.Context(), 1))
+	require.NoError(t, p.insert(t.Context(), 1), "the copy is taken for the refusal, which comes behind it")
+	require.True(t, mongo.IsDuplicateKeyError(p.insert(t.Context(), 2)))
+	require.True(t, p.stored(t, 2))
+	require.Equal(t, 1, p.Replies().Doubled)
+}
+
 func TestProxyShowsCommandsAndRepliesWhole(t *testing.T) {
 	t.Parallel()
 	p := newProxied(t)

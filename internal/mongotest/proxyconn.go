@@ -18,6 +18,7 @@ type proxyConn struct {
 
 	mu         sync.Mutex
 	pending    map[int32]*Message // unanswered, by the id their reply names
+	repeated   map[int32]bool     // sent twice, the first answer is due
 	clientGone bool
 }
 
@@ -80,6 +81,12 @@ func (c *proxyConn) forwardRequests() {
 		if !c.wait(action) {
 			return
 		}
+		if action.kind == doubled {
+			c.mu.Lock()
+			c.repeated[f.requestID] = true
+			c.mu.Unlock()
+			f.raw = append(f.raw, f.raw...)
+		}
 		if _, err := c.server.Write(f.raw); err != nil {
 			c.close()
 			return
@@ -135,6 +142,9 @@ func (c *proxyConn) forwardReplies() {
 		if err != nil {
 			return
 		}
+		if c.isFirstOfTwo(f) {
+			continue
+		}
 		m := c.reply(f)
 		action := c.p.decide(&c.p.onReply, &c.p.replies, m)
 		switch action.kind {
@@ -147,12 +157,24 @@ func (c *proxyConn) forwardReplies() {
 		if !c.wait(action) {
 			return
 		}
+		if action.kind == doubled {
+			f.raw = append(f.raw, f.raw...)
+		}
 		if _, err := c.client.Write(f.raw); err != nil {
 			c.leaveClient()
 			continue
 		}
 		c.closeIfIdle()
 	}
+}
+
+// isFirstOfTwo is whether another answer to the same request follows.
+func (c *proxyConn) isFirstOfTwo(f frame) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first := c.repeated[f.responseTo]
+	delete(c.repeated, f.responseTo)
+	return first
 }
 
 // reply finds the request that a frame from the server answers.

@@ -2,6 +2,7 @@ package mongotest
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -68,6 +69,19 @@ func Shared(topology Topology) (*Server, error) {
 		s.server, s.err = Open(context.Background(), topology, OpenOptions{})
 	}
 	return s.server, s.err
+}
+
+// lookAtEnd is AtEnd of the shared servers that are this process's own.
+func lookAtEnd() error {
+	var errs []error
+	for _, s := range shared {
+		s.mu.Lock()
+		if AtEnd != nil && s.server != nil && s.server.stop != nil {
+			errs = append(errs, AtEnd(s.server.uri))
+		}
+		s.mu.Unlock()
+	}
+	return errors.Join(errs...)
 }
 
 // stopShared stops the shared servers. The next use starts them again.

@@ -19,7 +19,7 @@ func exerciseDamaged(t *testing.T, h *harness) {
 
 var damagedTests = tests{
 	"DocumentsWhoseIDIsNoTextAreGonePast": func(t *testing.T, b *bundle) {
-		for i, id := range []any{5, bson.NewObjectID(), d("a", 1), true, 1.5, ""} {
+		for i, id := range []any{5, bson.NewObjectID(), d("a", 1), true, 1.5, "", bson.Symbol("z")} {
 			b.insert(t, d("_id", id, "version", 1, "data", "{}", "status", "S", "timer_at", 5.0, "due_at", 5.0, "timers", d("Wait", 5.0),
 				"outbox", bson.A{d("seq", i+1, "target_id", nil, "event", "{}")}, "spawns", bson.A{d("seq", i+1, "child_id", "c")}))
 		}
@@ -31,10 +31,20 @@ var damagedTests = tests{
 			require.Equal(t, "good", b.spawns(t, limit)[0].ParentID)
 			require.Equal(t, "good", b.due(t, 1e10, limit)[0].ExecutionID)
 		}
-		require.Len(t, b.damage.take(), 6, "each is told")
+		require.Len(t, b.damage.take(), 7, "each is told")
 		require.Equal(t, []string{"good"}, b.list(t, mongostore.ListOptions{}))
 		require.Equal(t, []string{"good"}, flat(b.walk(t, mongostore.ListOptions{Limit: 1}, nil)))
 		b.adopt(t)
+	},
+
+	"IDsThatAreNoUTF8EndNoListing": func(t *testing.T, b *bundle) {
+		ids := []string{"a\xff", "b", "c\x00", "\xff", "\xff\xff"}
+		for _, id := range ids {
+			b.insert(t, d("_id", id, "version", 1, "data", "{}", "status", "S", "dead_at", 5.0, "dead", bson.A{
+				d("kind", "timer", "path", "p\xff", "at", 5.0), d("kind", "timer", "path", "p\xfe", "at", 5.0), d("kind", "outbox", "at", 5.0)}))
+		}
+		require.Equal(t, ids, flat(b.walk(t, mongostore.ListOptions{Limit: 1}, nil)))
+		require.Len(t, b.letters(t, mongostore.DeadLetterOptions{Limit: 1}), 3*len(ids))
 	},
 
 	"RowsTellTheDamageAndTheListingGoesOn": func(t *testing.T, b *bundle) {

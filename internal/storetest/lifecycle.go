@@ -69,7 +69,7 @@ var lifecycleTests = tests{
 	},
 
 	"ConnectRefusesWhatMakesNoSense": func(t *testing.T, b *bundle) {
-		for _, uri := range []string{"", "localhost", "mongodb://user:secret@", "mongodb://h/?w=x&journal=perhaps"} {
+		for _, uri := range []string{"", "localhost", "mongodb://user:secret@", "mongodb://user:secret", "mongodb://user:secret%40h:1", "mongodb://h/?w=x&journal=perhaps"} {
 			_, err := mongostore.Connect(t.Context(), uri, b.cfg)
 			requireInvalid(t, err, "uri")
 			require.NotContains(t, err.Error(), "secret")

@@ -1,0 +1,54 @@
+package mongostore_test
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/execstore/mongostore"
+	"github.com/execstore/mongostore/internal/mongotest"
+)
+
+// TestACommitThatWasSeenAndThenLostIsSentAgain loses the reply to a commit, lets the store
+// see that it has landed, and then takes it out of the document, as a standalone does that
+// is killed before its journal is written: what is acknowledged must be there.
+func TestACommitThatWasSeenAndThenLostIsSentAgain(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, server *mongotest.Server) {
+		for name, after := range map[string]mongotest.Action{"while the store waits": mongotest.Pass, "and the connection too": mongotest.Cut} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				b := newBehind(t, server, mongostore.Config{})
+				o := newOrder("ord-1")
+				_, err := b.direct.Commit(t.Context(), o, everything("ev-1"))
+				require.NoError(t, err)
+				var before bson.D
+				require.NoError(t, b.executions.FindOne(t.Context(), bson.D{{Key: "_id", Value: o.ID}}).Decode(&before))
+				var updates, lost atomic.Int64
+				b.proxy.OnReply(mongotest.Once(mongotest.Cut, "update"))
+				b.proxy.OnRequest(func(m *mongotest.Message) mongotest.Action {
+					if m.Command != "update" || updates.Add(1) != 2 { // the second waits for the journal
+						return mongotest.Pass
+					}
+					res, err := b.executions.ReplaceOne(t.Context(), bson.D{{Key: "_id", Value: o.ID}, {Key: "version", Value: 2}}, before)
+					if noError(t, err, "lose the commit") {
+						lost.Add(res.ModifiedCount)
+					}
+					return after
+				})
+
+				res, err := b.store.Commit(t.Context(), o, everything("ev-2"))
+				require.NoError(t, err)
+				require.EqualValues(t, 1, lost.Load(), "it had landed, and was lost")
+				require.EqualValues(t, 2, res.Version)
+				in, err := b.direct.Inspect(t.Context(), o.ID)
+				require.NoError(t, err)
+				require.EqualValues(t, 2, in.Summary.Version)
+				require.Len(t, in.Outbox, 2)
+				require.Equal(t, res.OutboxSeqs[0], in.Outbox[1].Seq)
+			})
+		}
+	})
+}
