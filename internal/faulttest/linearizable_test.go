@@ -37,10 +37,10 @@ type recording struct {
 	stop  func() // ends the clients, and waits for them
 }
 
-// record starts clients of a history, three for each mongo client.
+// record starts clients of a history, five for each mongo client.
 func record(t *testing.T, client *mongo.Client, from uint64, r *row, length time.Duration, through ...*mongo.Client) *recording {
 	t.Helper()
-	const each, shared = 3, 3
+	const each, shared = 5, 3
 	sound, err := mongostore.New(client, mongostore.Config{Database: historyDatabase})
 	require.NoError(t, err)
 	require.NoError(t, sound.Setup(t.Context()))
