@@ -51,6 +51,33 @@ LOOP	return err
 var _ = deliver
 `
 
+// publish is what the outbox of the README needs around it.
+const publish = `package main
+
+import (
+	"context"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/execstore/mongostore/outbox"
+)
+
+TYPES
+
+func shop(ctx context.Context, client *mongo.Client, orders, revenue *mongo.Collection) error {
+	order := struct{ ID, CustomerID string }{}
+	mail := func(context.Context, string, string) error { return nil }
+	byDay := func(time.Time) bson.D { return nil }
+	var increment bson.D
+	STATEMENTS
+	return err
+}
+
+var _ = shop
+`
+
 // TestNewcomer goes the way of the README: an empty module, one replace, the program
 // as it stands there, run twice. Only the server's address and the name of the
 // database are the test's own.
@@ -60,7 +87,7 @@ func TestNewcomer(t *testing.T) {
 	_, database := server.Database(t)
 	readme := read(t, "README.md")
 	programs, prints := blocks(readme, "go"), blocks(readme, "text")
-	require.Len(t, programs, 2, "the program and the relay")
+	require.Len(t, programs, 3, "the program, the relay and the outbox")
 	require.Len(t, prints, 2)
 	program := replaceOnce(t, programs[0], "mongodb://localhost:27017", server.URI())
 	program = replaceOnce(t, program, `"shop"`, `"`+database+`"`)
@@ -68,6 +95,10 @@ func TestNewcomer(t *testing.T) {
 	module := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(module, "main.go"), []byte(program), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(module, "deliver.go"), []byte(strings.Replace(deliver, "LOOP", programs[1], 1)), 0o600))
+	types, statements, found := strings.Cut(programs[2], "store, err := outbox.New")
+	require.True(t, found)
+	require.NoError(t, os.WriteFile(filepath.Join(module, "outbox.go"),
+		[]byte(strings.NewReplacer("TYPES", types, "STATEMENTS", "store, err := outbox.New"+statements).Replace(publish)), 0o600))
 	clone, err := filepath.Abs(root)
 	require.NoError(t, err)
 	shell := blocks(readme, "sh")

@@ -30,8 +30,9 @@ const (
 //
 // Returns ErrOutsideTransaction, and nothing is written, if ctx carries no started
 // transaction. Returns ErrInvalid if a message lacks id, type or handlers, cannot be held
-// by JSON, or is not UTF-8, or if the session is another client's; ErrTooLarge, and
-// ErrInvalid too, if an event would pass 16 MiB; ErrNoTransactions on a standalone server.
+// by JSON, is not UTF-8, or has an id, a type, a key or a handler of more than 2,048 bytes,
+// or if the session is another client's; ErrTooLarge, and
+// ErrInvalid too, if an event would pass 16 MiB less 64 KiB; ErrNoTransactions on a standalone server.
 func (s *Store) Append(ctx context.Context, msgs ...Message) error {
 	if err := s.requireTransaction(ctx); err != nil {
 		return err
@@ -313,9 +314,11 @@ func (s *Store) number(ctx context.Context, counts map[string]int64) (map[string
 	return s.counters(ctx, keys)
 }
 
-// countUp adds to a counter; what is no number counts as lost.
+// countUp adds to a counter; what is no sound number counts as lost.
 func countUp(by int64) bson.A {
-	from := op("$cond", bson.A{op("$isNumber", "$n"), "$n", int64(0)})
+	const most = 1 << 53
+	sound := op("$and", bson.A{op("$isNumber", "$n"), op("$gte", bson.A{"$n", int64(0)}), op("$lt", bson.A{"$n", int64(most)})})
+	from := op("$cond", bson.A{sound, op("$toLong", "$n"), int64(0)})
 	return bson.A{op("$set", op("n", op("$add", bson.A{from, by})))}
 }
 

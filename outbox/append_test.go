@@ -331,11 +331,11 @@ var appendTests = tests{
 		require.Equal(t, "h:e-1", b.claimOne(t).ID, "to the millisecond")
 	},
 
-	"AnEventOf16MiBIsStored_OneByteMoreIsTooLarge": func(t *testing.T, b *bundle) {
+	"AnEventOf16MiBLess64KiBIsStored_OneByteMoreIsTooLarge": func(t *testing.T, b *bundle) {
 		m := msg("big", "k")
 		m.Payload = ""
 		b.append(t, m)
-		rest := 16<<20 - len(all(t, b.events)[0])
+		rest := 16<<20 - 64<<10 - len(all(t, b.events)[0])
 		for _, many := range []int{0, 70} {
 			m.ID = fmt.Sprintf("b%02d", many)
 			stored := b.count(t, b.events)

@@ -228,9 +228,19 @@ func (b *Bus) poll(ctx context.Context, subs []*subscription) {
 
 // dueHandlers are those that have something due, found by one index key each.
 func (s *Store) dueHandlers(ctx context.Context, handlers []string) ([]string, error) {
-	if len(handlers) == 0 {
-		return nil, nil
+	const most = 500 // a pipeline has at most 1,000 stages
+	var due []string
+	for some := range slices.Chunk(handlers, most) {
+		found, err := s.someDue(ctx, some)
+		if err != nil {
+			return due, err
+		}
+		due = append(due, found...)
 	}
+	return due, nil
+}
+
+func (s *Store) someDue(ctx context.Context, handlers []string) ([]string, error) {
 	now := s.now()
 	first := func(handler string) bson.A {
 		return bson.A{

@@ -148,11 +148,60 @@ var busFaultTests = tests{
 			b.claimOne(t)
 			b.clock.Advance(time.Minute)
 		}
+		edit(t, b.deliveries, "h:kills", bson.D{{Key: "$set", Value: bson.D{{Key: "runs", Value: 3}}}})
 		require.Equal(t, 1, drain(t, bus))
 		require.Equal(t, []string{"next"}, got.list())
 		require.Equal(t, "attempts exhausted", b.doc(t, "h:kills").Lookup("last_error").StringValue())
 	},
 
+	"WhatOnlyWaitedInTheQueueOfTheDeadIsNotBuriedWithThem": func(t *testing.T, b *bundle) {
+		bus := b.newBus(t, outbox.BusConfig{})
+		var got notes
+		subscribe(t, bus, "h", got.take, outbox.SubscribeOptions{MaxAttempts: 3})
+		b.publish(t, bus, outbox.PublishOptions{ID: "waits"}, placed{Order: "waits"})
+		for range 5 {
+			b.claimOne(t)
+			b.clock.Advance(time.Minute)
+		}
+		require.Equal(t, 1, drain(t, bus))
+		require.Equal(t, []string{"waits"}, got.list())
+	},
+	"ARunThatAProcessDiedOfCounts": func(t *testing.T, b *bundle) {
+		bus := b.newBus(t, outbox.BusConfig{})
+		var runs []int64
+		subscribe(t, bus, "h", func(context.Context, outbox.Event[placed]) error {
+			stored, _ := b.doc(t, "h:e").Lookup("runs").AsInt64OK() // as a process that dies now leaves it
+			runs = append(runs, stored)
+			return errors.New("no")
+		}, outbox.SubscribeOptions{MaxAttempts: 3, Backoff: func(int) time.Duration { return 0 }})
+		b.publish(t, bus, outbox.PublishOptions{ID: "e"}, placed{})
+		require.Equal(t, 0, drain(t, bus))
+		require.Equal(t, []int64{0, 2, 3}, runs, "the first counts when it has failed")
+		require.Equal(t, "dead", b.status(t, "h:e"))
+	},
+	"AnErrorThatPanicsIsAFailedAttempt": func(t *testing.T, b *bundle) {
+		bus := b.newBus(t, outbox.BusConfig{})
+		subscribe(t, bus, "h", func(context.Context, outbox.Event[placed]) error { return (*hollow)(nil) }, outbox.SubscribeOptions{MaxAttempts: 1})
+		b.publish(t, bus, outbox.PublishOptions{ID: "e"}, placed{})
+		require.Equal(t, 0, drain(t, bus))
+		require.Contains(t, b.doc(t, "h:e").Lookup("last_error").StringValue(), "panic")
+	},
+	"AnEventOfAnotherTypeIsBuriedAtOnce": func(t *testing.T, b *bundle) {
+		bus := b.newBus(t, outbox.BusConfig{})
+		var got notes
+		subscribe(t, bus, "h", got.take, outbox.SubscribeOptions{})
+		b.append(t, msg("e", "", "h")) // for a handler that was subscribed to another event then
+		require.Equal(t, 0, drain(t, bus))
+		require.Empty(t, got.list())
+		require.Equal(t, "dead", b.status(t, "h:e"))
+	},
+	"ObserveMayEndItsGoroutine": func(t *testing.T, b *bundle) {
+		bus := b.newBus(t, outbox.BusConfig{Observe: func(mongostore.RelayEvent) { runtime.Goexit() }})
+		var got notes
+		subscribe(t, bus, "h", got.take, outbox.SubscribeOptions{})
+		b.publish(t, bus, outbox.PublishOptions{ID: "e"}, placed{Order: "e"})
+		require.Equal(t, 1, drain(t, bus))
+	},
 	"APanicAndTheEndOfItsGoroutineAreFailedAttempts": func(t *testing.T, b *bundle) {
 		bus := b.newBus(t, outbox.BusConfig{})
 		for id, transactional := range map[string]bool{"plain": false, "transactional": true} {
@@ -327,3 +376,9 @@ func drainLimitless(t testing.TB, bus *outbox.Bus) error {
 	_, err := bus.Drain(t.Context())
 	return err
 }
+
+// hollow is an error that can be printed, and not be unwrapped, when it is nil.
+type hollow struct{ cause error }
+
+func (*hollow) Error() string   { return "hollow" }
+func (h *hollow) Unwrap() error { return h.cause }

@@ -29,7 +29,8 @@ const (
 	leaseFor     = 30 * time.Second
 	minLeaseFor  = 100 * time.Millisecond // there must be time to renew it
 	maxLeaseFor  = 365 * 24 * time.Hour
-	claimPages   = 8
+	claimPages   = 8                      // that give nothing
+	claimLooks   = 1000                   // deliveries that one page looks at, at most
 	lockPatience = 250 * time.Millisecond // with deliveries that an open transaction may have locked
 	lockPause    = 2 * time.Second        // until they are tried again
 )
@@ -86,9 +87,9 @@ type claim struct {
 
 // page is what one look at what is due has given.
 type page struct {
-	seen int // candidates
-	stay int // of them, those that are due still: blocked
-	lost int // of them, those that others took
+	whole bool // it was not cut by its size
+	stay  int  // those that are due still: blocked
+	lost  int  // those that others took
 }
 
 // run claims page after page while blocked deliveries use up the limit. Claimers that
@@ -98,19 +99,27 @@ func (c *claim) run(ctx context.Context) error {
 	if c.contended.Swap(false) {
 		skip = c.opts.Limit * mrand.IntN(4)
 	}
-	for range claimPages {
-		want := c.opts.Limit - len(c.out)
-		p, err := c.page(ctx, skip, want)
+	for empty, size := 0, 0; empty < claimPages; {
+		want := min(c.opts.Limit-len(c.out), claimLooks)
+		size = max(size, want)
+		before := len(c.out)
+		p, err := c.page(ctx, skip, size, want)
 		if err != nil {
 			return err
+		}
+		if len(c.out) == before { // what stands in front may be blocked for long
+			empty, size = empty+1, min(4*size, claimLooks)
 		}
 		if p.lost > 0 {
 			c.contended.Store(true)
 		}
+		more := want == claimLooks && len(c.out) > before // of a limit that is larger than a page
 		switch {
-		case p.seen < want && skip > 0 && len(c.out) < c.opts.Limit:
+		case len(c.out) == c.opts.Limit:
+			return nil
+		case p.whole && skip > 0:
 			skip = 0 // that was the end: what is left is in front
-		case p.seen < want, len(c.out) == c.opts.Limit, p.stay == 0 && len(c.out) > 0:
+		case p.whole, p.stay == 0 && len(c.out) > 0 && !more:
 			return nil
 		default:
 			skip += p.stay
@@ -120,10 +129,10 @@ func (c *claim) run(ctx context.Context) error {
 }
 
 // page leases first and looks second: of two that overlap, the later one sees the other.
-func (c *claim) page(ctx context.Context, skip, want int) (page, error) {
+func (c *claim) page(ctx context.Context, skip, size, want int) (page, error) {
 	now := c.now()
-	due, err := c.due(ctx, now, skip, want)
-	p := page{seen: len(due)}
+	due, err := c.due(ctx, now, skip, size)
+	p := page{whole: len(due) < size}
 	if err != nil || len(due) == 0 {
 		return p, err
 	}
@@ -134,6 +143,9 @@ func (c *claim) page(ctx context.Context, skip, want int) (page, error) {
 	p.stay = len(due) - len(candidates)
 	if len(candidates) == 0 {
 		return p, nil
+	}
+	if len(candidates) > want {
+		candidates, p.whole = candidates[:want], false
 	}
 	events := c.startEvents(ctx, candidates)
 	token, until := rand.Text(), now.Add(c.opts.LeaseFor).Truncate(time.Millisecond)

@@ -37,6 +37,7 @@ type Delivery struct {
 	lane        string
 	next        string // what waited behind it when it was claimed; empty: nothing, or not known
 	looked      bool   // next was looked up
+	runs        int    // begun runs of its handler that the bus has noted
 	publishedAt time.Time
 }
 
@@ -45,7 +46,7 @@ func (d stored) delivery() *Delivery {
 	out := &Delivery{
 		ID: d.id, Handler: d.handler, Status: d.status, LastError: d.lastError,
 		Message:  Message{ID: d.eventID, Type: d.typ, Key: d.key, NotBefore: d.availableAt},
-		Sequence: d.sequence, Attempt: int(d.attempts), DueAt: d.dueAt, lane: laneOf(d.handler, d.key),
+		Sequence: d.sequence, Attempt: int(d.attempts), DueAt: d.dueAt, lane: laneOf(d.handler, d.key), runs: int(d.runs),
 	}
 	if d.status == processing {
 		out.Token, out.Until = d.token, d.dueAt

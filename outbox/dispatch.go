@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/execstore/mongostore"
 	"github.com/execstore/mongostore/internal/runner"
 )
@@ -84,9 +86,14 @@ func (sub *subscription) ID(d *Delivery) string { return d.ID }
 
 // Work runs the handler and hands the delivery over.
 func (sub *subscription) Work(ctx context.Context, d *Delivery, done func()) {
-	if sub.exhausted(d.Attempt - 1) {
+	if sub.exhausted(d.runs) {
 		d.Attempt-- // it is not tried this time
 		sub.bury(d, errExhausted, 0, done)
+		return
+	}
+	if err := sub.begin(ctx, d); err != nil {
+		sub.bus.gaveUp(d, err)
+		done()
 		return
 	}
 	start := time.Now()
@@ -105,15 +112,32 @@ func (sub *subscription) Work(ctx context.Context, d *Delivery, done func()) {
 		done()
 	case context.Cause(ctx) != nil:
 		sub.breakOff(ctx, d, done)
-	case runner.IsPermanent(err) || sub.exhausted(d.Attempt):
+	case runner.IsPermanent(err) || sub.exhausted(d.runs):
 		sub.bury(d, err, took, done)
 	default:
 		sub.retry(d, err, took, done)
 	}
 }
 
-func (sub *subscription) exhausted(attempts int) bool {
-	return sub.opts.MaxAttempts > 0 && attempts >= sub.opts.MaxAttempts
+func (sub *subscription) exhausted(runs int) bool {
+	return sub.opts.MaxAttempts > 0 && runs >= sub.opts.MaxAttempts
+}
+
+// begin counts the run of a delivery that was claimed before: what only waited in the
+// queue of a process that died must not be buried with what it died of. A first run is
+// counted when it fails, so that it costs nothing.
+func (sub *subscription) begin(ctx context.Context, d *Delivery) error {
+	d.runs++
+	if d.Attempt <= 1 || sub.opts.MaxAttempts < 0 {
+		return nil
+	}
+	ctx, cancel := bounded(context.WithoutCancel(ctx))
+	defer cancel()
+	res, err := sub.bus.store.deliveries.UpdateOne(ctx, heldBy([]string{d.ID}, d.Token), op("$set", op("runs", int64(d.runs))))
+	if err == nil && res.MatchedCount == 0 {
+		err = leaseLost(d.ID)
+	}
+	return err
 }
 
 // run calls the handler, a transactional one together with the completion.
@@ -198,7 +222,7 @@ func (sub *subscription) retry(d *Delivery, cause error, took time.Duration, don
 	after := runner.Pause(logger, sub.opts.Backoff, d.Attempt, cause)
 	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 	defer cancel()
-	if err := sub.bus.store.Retry(ctx, d, after, cause); err != nil {
+	if err := sub.bus.store.retry(ctx, d, after, cause, bson.E{Key: "runs", Value: int64(d.runs)}); err != nil {
 		sub.bus.gaveUp(d, err)
 		return
 	}
@@ -231,7 +255,9 @@ func (b *Bus) sendFinished(batch []finishing) {
 	for _, one := range batch {
 		fs = append(fs, one.finish)
 	}
-	err := b.store.finish(context.Background(), fs)
+	ctx, cancel := context.WithTimeout(context.Background(), opTimeout) // all of it: a stop waits for it
+	defer cancel()
+	err := b.store.finish(ctx, fs)
 	var lost *mongostore.LeaseLostError
 	gone := map[string]bool{}
 	if errors.As(err, &lost) {

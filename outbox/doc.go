@@ -73,5 +73,7 @@
 //   - A process that is killed inside a transaction leaves it open on the server until
 //     transactionLifetimeLimitSeconds, 60 by default: the keys that it published to, and
 //     the delivery that it was completing, wait so long. Everything else goes on.
-//   - A delivery holds no payload; its event does, of up to 16 MiB.
+//   - A transactional handler that goes on after its Timeout, without a look at its ctx, can
+//     run beside the next try; it commits nothing then.
+//   - A delivery holds no payload; its event does, of up to 16 MiB less 64 KiB.
 package outbox

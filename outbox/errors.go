@@ -47,7 +47,7 @@ func (e tooLargeError) Unwrap() error { return e.ValidationError }
 
 func tooLarge(field string, bytes int) error {
 	return tooLargeError{&mongostore.ValidationError{
-		Field: field, Reason: fmt.Sprintf("makes a document of %d bytes, one holds %d", bytes, maxDocument),
+		Field: field, Reason: fmt.Sprintf("makes a document of %d bytes, %d are allowed", bytes, maxEvent),
 	}}
 }
 
@@ -64,6 +64,8 @@ func wrapErr(op string, err error) error {
 		return invalid(mismatch.Name, mismatch.Reason)
 	case isVerdict(err), errors.As(err, new(*opError)):
 		return err
+	case mongoerr.HasCode(err, mongoerr.ObjectTooLarge, mongoerr.UpdateTooLarge):
+		return fmt.Errorf("outbox: %s: %w: %w", op, mongostore.ErrTooLarge, err)
 	case mongoerr.HasCode(err, codeIllegalOperation):
 		return fmt.Errorf("%w (%s: %w)", ErrNoTransactions, op, err)
 	}

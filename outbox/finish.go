@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/execstore/mongostore"
 	"github.com/execstore/mongostore/internal/wait"
 )
 
@@ -39,7 +41,20 @@ func (s *Store) Complete(ctx context.Context, ds ...*Delivery) error {
 	case joins:
 		return wrapErr("complete", s.finishInside(ctx, fs))
 	}
-	return wrapErr("complete", s.finish(ctx, fs))
+	var lost []string
+	for some := range slices.Chunk(fs, finishMost) {
+		var gone *mongostore.LeaseLostError
+		err := s.finish(ctx, some)
+		if errors.As(err, &gone) {
+			lost = append(lost, gone.IDs...)
+		} else if err != nil {
+			return wrapErr("complete", err)
+		}
+	}
+	if len(lost) > 0 {
+		return leaseLost(lost...)
+	}
+	return nil
 }
 
 // Bury gives a delivery up: it is a dead letter until Requeue, and holds back nothing of
@@ -75,7 +90,10 @@ type finish struct {
 	cause  string
 }
 
-const settleFor = 2 * time.Second // for an outcome that is not known
+const (
+	settleFor  = 2 * time.Second // for an outcome that is not known
+	finishMost = 1000            // deliveries in one command
+)
 
 // finish ends deliveries and promotes what waits behind them, in one command. The
 // promotion stands first: who dies between has promoted too much, which does no harm, and

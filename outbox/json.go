@@ -25,6 +25,8 @@ func jsonText(v any) (string, error) {
 	switch {
 	case !utf8.ValidString(text):
 		return "", errNotUTF8
+	case !json.Valid([]byte(text)): // nested deeper than what can be read again
+		return "", errors.New("is nested too deep")
 	case strings.Contains(text, `\u`) && loneSurrogate(text):
 		return "", errors.New("holds half of a surrogate pair")
 	case strings.Contains(text, `\ufffd`) && brokenText(reflect.ValueOf(v), 0):

@@ -142,11 +142,15 @@ func released() bson.D {
 // if it has no id or no token, after is negative or above a year, or ctx has an open
 // transaction.
 func (s *Store) Retry(ctx context.Context, d *Delivery, after time.Duration, cause error) error {
+	return s.retry(ctx, d, after, cause)
+}
+
+func (s *Store) retry(ctx context.Context, d *Delivery, after time.Duration, cause error, more ...bson.E) error {
 	if after < 0 || after > maxLeaseFor {
 		return invalid("after", "is not between 0 and a year")
 	}
 	due := s.now().Add(after).Truncate(time.Millisecond)
-	set := bson.D{{Key: "available_at", Value: due}, {Key: "due_at", Value: due}}
+	set := append(bson.D{{Key: "available_at", Value: due}, {Key: "due_at", Value: due}}, more...)
 	if text := causeText(cause); text != "" {
 		set = append(set, bson.E{Key: "last_error", Value: op("$literal", text)})
 	}

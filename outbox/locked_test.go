@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -38,4 +39,26 @@ func TestAClaimDoesNotWaitForALockedDelivery(t *testing.T) {
 		ds, err := b.store.Claim(t.Context(), outbox.ClaimOptions{Handlers: []string{"h"}})
 		return err == nil && len(ds) == 1 && ds[0].Message.ID == "locked"
 	}, 20*time.Second, 50*time.Millisecond, "once the lock is gone it is delivered")
+}
+
+// TestBlockedHeadsDoNotEndAClaim: what operators put back behind running ones of its key
+// stays due, and stands in front.
+func TestBlockedHeadsDoNotEndAClaim(t *testing.T) {
+	t.Parallel()
+	b := newBundle(t)
+	for i := range 80 {
+		key := fmt.Sprintf("k-%d", i)
+		b.append(t, msg("first-"+key, key), msg("second-"+key, key))
+	}
+	dead := b.claim(t, 80)
+	for _, d := range dead {
+		require.NoError(t, b.store.Bury(t.Context(), d, nil))
+	}
+	require.Len(t, b.claim(t, 80), 80, "the second of each key runs")
+	n, err := b.store.Requeue(t.Context(), idsOf(dead)...)
+	require.NoError(t, err)
+	require.Equal(t, 80, n)
+	b.clock.Advance(time.Second)
+	b.append(t, msg("free", ""))
+	require.Equal(t, []string{"h:free"}, idsOf(b.claim(t, 1)))
 }

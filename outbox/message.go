@@ -11,7 +11,8 @@ import (
 	"github.com/execstore/mongostore/internal/names"
 )
 
-// Message is an event to append, with the handlers that it is for.
+// Message is an event to append, with the handlers that it is for. Its ID, Type, Key and
+// handlers have at most 2,048 bytes each.
 type Message struct {
 	// ID names the event for ever: an id that is known already is not stored again.
 	ID string
@@ -40,7 +41,11 @@ type entry struct {
 	doc          bson.Raw  // the event
 }
 
-const maxDocument = 16 << 20
+const (
+	maxDocument = 16 << 20
+	maxEvent    = maxDocument - 64<<10 // room for more handlers, and what a purge notes
+	maxName     = 2048                 // bytes of an id, a key, a type or a handler: lists of them are sent
+)
 
 // prepare checks messages and encodes their events. One that names an id again only
 // adds its handlers.
@@ -88,7 +93,7 @@ func (m Message) entry(now time.Time) (entry, error) {
 	if err != nil {
 		return entry{}, invalid("Payload", err.Error())
 	}
-	if len(raw) > maxDocument {
+	if len(raw) > maxEvent {
 		return entry{}, tooLarge("Payload", len(raw))
 	}
 	e := entry{id: m.ID, typ: m.Type, key: m.Key, handlers: m.Handlers, doc: raw}
@@ -148,6 +153,9 @@ func validText(field, s string) error {
 }
 
 func optionalText(field, s string) error {
+	if len(s) > maxName {
+		return invalid(field, fmt.Sprintf("has %d bytes, %d are allowed", len(s), maxName))
+	}
 	if reason := names.Text(s); reason != "" {
 		return invalid(field, reason)
 	}

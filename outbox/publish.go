@@ -67,6 +67,9 @@ func (b *Bus) subscribed(typ string) []string {
 // no JSON.
 func (b *Bus) Forward(typ func(mongostore.OutboxEntry) string) func(context.Context, mongostore.OutboxEntry) error {
 	return func(ctx context.Context, e mongostore.OutboxEntry) error {
+		if typ == nil {
+			return mongostore.Permanent(invalid("typ", "is nil"))
+		}
 		t := typ(e)
 		if t == "" {
 			return nil

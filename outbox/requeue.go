@@ -48,7 +48,7 @@ func (s *Store) requeue(ctx context.Context, ids []string) (int, error) {
 				{Key: "waiting_lane", Value: only(keyed, op("$concat", bson.A{"$handler", ":", "$key"}))},
 				{Key: "suspect_since", Value: only(keyed, now)},
 			}),
-			op("$unset", bson.A{"finished_at", "token"}),
+			op("$unset", bson.A{"finished_at", "token", "runs"}),
 		})
 	switch {
 	case isOpen(err):

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"math"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -19,12 +20,12 @@ const (
 type stored struct {
 	id, handler, eventID, typ, key, status, token, lastError, lane string
 
-	sequence           int64
-	attempts, requeues int64
-	availableAt, dueAt time.Time
-	finishedAt         time.Time
-	idValue            bson.RawValue // whatever its type
-	damaged            string        // what cannot be read; empty: nothing
+	sequence                 int64
+	attempts, requeues, runs int64
+	availableAt, dueAt       time.Time
+	finishedAt               time.Time
+	idValue                  bson.RawValue // whatever its type
+	damaged                  string        // what cannot be read; empty: nothing
 }
 
 func readStored(doc bson.Raw) stored {
@@ -41,6 +42,7 @@ func readStored(doc bson.Raw) stored {
 	var counted bool
 	d.attempts, counted = attempts.AsInt64OK()
 	d.requeues, _ = doc.Lookup("requeues").AsInt64OK()
+	d.runs, _ = doc.Lookup("runs").AsInt64OK()
 	keyed := doc.Lookup("key").Type != 0 || doc.Lookup("active_lane").Type != 0
 	switch {
 	case d.id == "":
@@ -51,8 +53,8 @@ func readStored(doc bson.Raw) stored {
 		d.damaged = "key or sequence cannot be read"
 	case keyed && doc.Lookup("active_lane").Type != 0 && d.lane != laneOf(d.handler, d.key):
 		d.damaged = "active_lane is not made of handler and key"
-	case attempts.Type != 0 && !counted:
-		d.damaged = "attempts is no number"
+	case attempts.Type != 0 && (!counted || d.attempts < 0 || d.attempts > math.MaxInt32):
+		d.damaged = "attempts is no number of attempts"
 	}
 	return d
 }

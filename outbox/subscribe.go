@@ -45,8 +45,9 @@ type SubscribeOptions struct {
 	// more than once for that, so all that it does must go through ctx.
 	Transactional bool
 	// MaxAttempts is after how many failed runs a delivery is buried. One that a process
-	// died of counts, one that an orderly stop cut off does not. 0 is 10; negative buries
-	// only what is Permanent or cannot be decoded.
+	// died of counts, but for the first; one that an orderly stop cut off does not, nor a
+	// claim whose run never began. 0 is 10; negative buries only what is Permanent or
+	// cannot be decoded.
 	MaxAttempts int
 	// Concurrency is how many deliveries run at a time in this process. 0 is 4; negative,
 	// and more than 1,000, is refused.
@@ -100,7 +101,12 @@ func Subscribe[T Payload](b *Bus, id string, h func(context.Context, Event[T]) e
 	}
 	sub := &subscription{bus: b, id: id, opts: opts, inside: map[*Delivery]bool{}}
 	if h != nil {
-		sub.handle = func(ctx context.Context, d *Delivery) error { return handleTyped(ctx, d, h) }
+		sub.handle = func(ctx context.Context, d *Delivery) error {
+			if d.Message.Type != typ { // the handler was subscribed to another event once
+				return mongostore.Permanent(fmt.Errorf("the event is a %q, and the handler is subscribed to %q", d.Message.Type, typ))
+			}
+			return handleTyped(ctx, d, h)
+		}
 	}
 	return b.subscribe(sub, typ)
 }

@@ -44,6 +44,9 @@ var ErrStopped = errors.New("the relay stops")
 // ErrRunning is returned where a Runner runs already.
 var ErrRunning = errors.New("is running already")
 
+// releaseTimeout is the least that giving back what was not begun may take.
+const releaseTimeout = 2 * time.Second
+
 // firstPoll is how soon the runner looks again after it had work.
 const firstPoll = 50 * time.Millisecond
 
@@ -355,7 +358,7 @@ func (st *stage[T]) release(leases []T) {
 	if len(leases) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(st.patient), st.cfg.StopTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(st.patient), max(st.cfg.StopTimeout, releaseTimeout))
 	defer cancel()
 	st.source.Release(ctx, leases)
 	for _, l := range leases {

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -77,14 +78,20 @@ func FullJitter(attempt int) time.Duration {
 	return time.Duration(rand.Int64N(int64(pause) + 1))
 }
 
-// Guarded runs user's code that must not fail, and logs its panic.
+// Guarded runs user's code that must not fail, and logs its panic. It runs in a goroutine
+// of its own, because it may end that.
 func Guarded(logger *slog.Logger, name string, f func()) {
-	defer func() {
-		if p := recover(); p != nil {
-			logger.Error("mongostore: "+name+" panicked", "panic", p, "stack", string(debug.Stack()))
-		}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer func() {
+			if p := recover(); p != nil {
+				logger.Error("mongostore: "+name+" panicked", "panic", p, "stack", string(debug.Stack()))
+			}
+		}()
+		f()
 	}()
-	f()
+	<-ended
 }
 
 // Handle runs a handler in a goroutine of its own: a panic is an error, and so is
@@ -105,7 +112,8 @@ func Handle(logger *slog.Logger, id string, handler func() error) (err error) {
 			}
 		}()
 		if err = handler(); err != nil {
-			_ = err.Error() // one that cannot tell what it is panics here
+			_ = err.Error() // one that cannot tell what it is, or what it wraps, panics here
+			_, _ = errors.Is(err, context.Canceled), IsPermanent(err)
 		}
 		returned = true
 	}()
