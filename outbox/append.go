@@ -110,8 +110,12 @@ func (s *Store) startHints(ctx context.Context, entries []entry) func() (hint, e
 	beside, ended := outside(ctx), make(chan struct{})
 	go func() {
 		defer close(ended)
-		h.busy, errs[0] = s.busyLanes(beside, lanes)
-		h.highest, errs[1] = s.highestNumbers(beside, keys)
+		if len(keys) == 1 && !foreign { // of a foreign session nothing settles what waits for no reason
+			h.busy, h.highest, errs[0] = s.lastOfKey(beside, keys[0], lanes)
+		} else {
+			h.busy, errs[0] = s.busyLanes(beside, lanes)
+			h.highest, errs[1] = s.highestNumbers(beside, keys)
+		}
 		if foreign {
 			h.counter, errs[2] = s.counters(beside, keys)
 		}
@@ -133,20 +137,35 @@ func (s *Store) busyLanes(ctx context.Context, lanes []string) (map[string]bool,
 }
 
 func (s *Store) highestNumbers(ctx context.Context, keys []string) (map[string]int64, error) {
-	var docs []bson.Raw
-	var err error
-	if len(keys) == 1 {
-		docs, err = s.find(ctx, s.deliveries, op("key", keys[0]), options.Find().SetLimit(1).
-			SetSort(bson.D{{Key: "key", Value: -1}, {Key: "sequence", Value: -1}}).
-			SetProjection(bson.D{{Key: "_id", Value: 0}, {Key: "key", Value: 1}, {Key: "sequence", Value: 1}}))
-	} else {
-		docs, err = s.aggregate(ctx, s.deliveries, bson.A{
-			op("$match", op("key", op("$in", keys))),
-			op("$sort", bson.D{{Key: "key", Value: -1}, {Key: "sequence", Value: -1}}),
-			op("$group", bson.D{{Key: "_id", Value: "$key"}, {Key: "key", Value: op("$first", "$key")}, {Key: "sequence", Value: op("$first", "$sequence")}}),
-		})
-	}
+	docs, err := s.aggregate(ctx, s.deliveries, bson.A{
+		op("$match", op("key", op("$in", keys))),
+		op("$sort", bson.D{{Key: "key", Value: -1}, {Key: "sequence", Value: -1}}),
+		op("$group", bson.D{{Key: "_id", Value: "$key"}, {Key: "key", Value: op("$first", "$key")}, {Key: "sequence", Value: op("$first", "$sequence")}}),
+	})
 	return numbers(docs, "key", "sequence"), err
+}
+
+// lastOfKey reads the last deliveries of one key, as many as it has lanes: a lane whose
+// last one is not finished is busy, and so may be one that is not among them. It is one
+// command for what are two with many keys.
+func (s *Store) lastOfKey(ctx context.Context, key string, lanes []string) (busy map[string]bool, highest map[string]int64, err error) {
+	docs, err := s.find(ctx, s.deliveries, op("key", key), options.Find().SetLimit(int64(len(lanes))).
+		SetSort(bson.D{{Key: "key", Value: -1}, {Key: "sequence", Value: -1}}).
+		SetProjection(bson.D{{Key: "handler", Value: 1}, {Key: "sequence", Value: 1}, {Key: "finished_at", Value: 1}}))
+	busy, highest = make(map[string]bool, len(lanes)), make(map[string]int64, 1)
+	for _, lane := range lanes {
+		busy[lane] = len(docs) == len(lanes)
+	}
+	seen := make(map[string]bool, len(lanes))
+	for _, doc := range docs {
+		number, _ := doc.Lookup("sequence").AsInt64OK()
+		highest[key] = max(highest[key], number)
+		if lane := laneOf(text(doc.Lookup("handler")), key); !seen[lane] {
+			seen[lane] = true
+			busy[lane] = doc.Lookup("finished_at").Type == 0
+		}
+	}
+	return busy, highest, err
 }
 
 func (s *Store) counters(ctx context.Context, keys []string) (map[string]int64, error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	mrand "math/rand/v2"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -131,25 +132,15 @@ func (c *claim) run(ctx context.Context) error {
 // page leases first and looks second: of two that overlap, the later one sees the other.
 func (c *claim) page(ctx context.Context, skip, size, want int) (page, error) {
 	now := c.now()
-	due, err := c.due(ctx, now, skip, size)
-	p := page{whole: len(due) < size}
-	if err != nil || len(due) == 0 {
+	candidates, p, leave, err := c.candidates(ctx, now, skip, size, want)
+	if err != nil || len(candidates) == 0 {
 		return p, err
 	}
-	candidates, err := c.choose(ctx, due, now)
-	if err != nil {
-		return p, err
-	}
-	p.stay = len(due) - len(candidates)
-	if len(candidates) == 0 {
-		return p, nil
-	}
-	if len(candidates) > want {
-		candidates, p.whole = candidates[:want], false
-	}
+	defer leave()
 	events := c.startEvents(ctx, candidates)
-	token, until := rand.Text(), now.Add(c.opts.LeaseFor).Truncate(time.Millisecond)
+	token, until := rand.Text(), c.now().Add(c.opts.LeaseFor).Truncate(time.Millisecond)
 	leaseErr := c.lease(ctx, candidates, now, until, token)
+	leave() // the next one does not find these any more
 	var held, blocked []held
 	if err = leaseErr; err == nil || isOpen(err) {
 		held, blocked, err = c.secondLook(ctx, candidates, now, token)
@@ -170,6 +161,33 @@ func (c *claim) page(ctx context.Context, skip, size, want int) (page, error) {
 		return p, eventsErr
 	}
 	return p, c.keep(ctx, held, found)
+}
+
+// candidates chooses at most want of what is due, past what other claims of this process
+// have chosen, who are told when leave is called.
+func (c *claim) candidates(ctx context.Context, now time.Time, skip, size, want int) (_ []stored, p page, leave func(), err error) {
+	turn, err := c.turns.take(ctx, c.opts.Handlers)
+	if err != nil {
+		return nil, p, nil, err
+	}
+	defer turn.end()
+	others := turn.others() // before the look, which may still see what they lease meanwhile
+	size += len(others)
+	due, err := c.due(ctx, now, skip, size)
+	if err != nil {
+		return nil, p, nil, err
+	}
+	p.whole = len(due) < size
+	due = slices.DeleteFunc(due, func(d stored) bool { return others[d.id] })
+	chosen, err := c.choose(ctx, due, now)
+	if err != nil {
+		return nil, p, nil, err
+	}
+	p.stay = len(due) - len(chosen)
+	if len(chosen) > want {
+		chosen, p.whole = chosen[:want], false
+	}
+	return chosen, p, turn.choose(chosen), nil
 }
 
 // readMissing reads again the events that were not there beside the lease: one can have

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -126,6 +127,20 @@ func (s *Store) promoteHeads(ctx context.Context, lanes []string) error {
 		return err
 	}
 	return s.promoteWaiting(ctx, views)
+}
+
+// promoteIdle is promoteHeads for what was just appended: where anything of the lane is
+// active, whoever finishes that sees what waits.
+func (s *Store) promoteIdle(ctx context.Context, lanes []string) error {
+	if len(lanes) == 0 {
+		return nil
+	}
+	busy, err := s.busyLanes(ctx, lanes)
+	if err != nil {
+		return err
+	}
+	idle := slices.DeleteFunc(lanes, func(lane string) bool { return busy[lane] })
+	return s.promoteHeads(ctx, idle)
 }
 
 func (s *Store) promoteWaiting(ctx context.Context, views map[string]*view) error {

@@ -50,6 +50,7 @@ type Store struct {
 	durables   *mongo.Collection // the deliveries as the majority has them
 	keys       *mongo.Collection
 
+	turns     turns        // of claims that want the same
 	contended atomic.Bool  // the last claim met other claimers
 	locked    atomic.Int64 // until then expired leases are passed by; real time, in nanoseconds
 	repairs   repairs

@@ -227,16 +227,16 @@ func (s *Store) settle(ctx context.Context, st *state) {
 	if st == nil {
 		return
 	}
-	var lanes []string
-	for lane, waits := range merged(maps.Clone(st.lanes), st.finished) {
-		if waits {
-			lanes = append(lanes, lane)
+	var appended []string
+	for lane, waits := range st.lanes {
+		if waits && !st.finished[lane] {
+			appended = append(appended, lane)
 		}
 	}
 	ctx, cancel := lingering(outside(ctx))
 	defer cancel()
-	if err := s.promoteHeads(ctx, lanes); err != nil {
-		s.cfg.Logger.Warn("outbox: what a transaction left waiting could not be looked at, a repair will", "lanes", len(lanes), "error", err)
+	if err := errors.Join(s.promoteIdle(ctx, appended), s.promoteHeads(ctx, keysOf(st.finished))); err != nil {
+		s.cfg.Logger.Warn("outbox: what a transaction left waiting could not be looked at, a repair will", "error", err)
 	}
 	s.listeners.wake(slices.Collect(maps.Keys(st.handlers)))
 }
