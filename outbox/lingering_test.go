@@ -43,7 +43,7 @@ func TestNothingAnswersAfterWhatHasLanded(t *testing.T) {
 	})
 }
 
-// lingers cancels ctx at the first aggregate after a command, and lets no aggregate come
+// lingers cancels ctx at the first read after a command, and lets no read come
 // to the server.
 func lingers(t *testing.T, b *bundle, after string, do func(ctx context.Context, s *outbox.Store) error) {
 	t.Helper()
@@ -53,7 +53,7 @@ func lingers(t *testing.T, b *bundle, after string, do func(ctx context.Context,
 	defer cancel()
 	var cancelled atomic.Int64 // in nanoseconds
 	proxy.OnRequest(func(m *mongotest.Message) mongotest.Action {
-		if m.Command != "aggregate" || proxy.Seen(after) == 0 {
+		if m.Command != "aggregate" && m.Command != "find" || proxy.Seen(after) == 0 {
 			return mongotest.Pass
 		}
 		cancelled.CompareAndSwap(0, time.Now().UnixNano())
