@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -247,8 +248,9 @@ var busRunTests = tests{
 		require.NoError(t, err)
 		store, log := b.logging(t, b.client)
 		bus := newBusOn(t, store, outbox.BusConfig{})
-		running(t, bus)()
-		require.Contains(t, log.String(), "Setup was not called")
+		stop := running(t, bus)
+		eventually(t, func() bool { return strings.Contains(log.String(), "Setup was not called") }, "a warning")
+		stop()
 		require.Contains(t, log.String(), "missing=[claim]")
 		require.NoError(t, b.store.Setup(t.Context()))
 		store, log = b.logging(t, b.client)
