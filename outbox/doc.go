@@ -71,8 +71,9 @@
 //   - After a crash between two commands of a publisher or a worker, a key may wait for
 //     about a second, until somebody claims and finds it.
 //   - A process that is killed inside a transaction leaves it open on the server until
-//     transactionLifetimeLimitSeconds, 60 by default: the keys that it published to, and
-//     the delivery that it was completing, wait so long. Everything else goes on.
+//     transactionLifetimeLimitSeconds, 60 by default: what it wrote is locked so long, the
+//     keys that it published to, the delivery that it was completing, and documents of
+//     yours, with all transactions that write them too.
 //   - A transactional handler that goes on after its Timeout, without a look at its ctx, can
 //     run beside the next try; it commits nothing then.
 //   - A delivery holds no payload; its event does, of up to 16 MiB less 64 KiB.
