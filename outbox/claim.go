@@ -40,9 +40,9 @@ const (
 // is faster; none is no error. Of one handler and key it never takes two, nor one behind
 // an unfinished one, nor any while another is under a live lease: so each handler gets
 // the events of a key one after the other, in the order of their commits. What waits
-// costs nothing. Three commands in the steady state, one when nothing is due; once a
-// second it first looks for lanes that a crash has left behind. A delivery that cannot
-// be read is buried at once. With an error it gives none; what was leased then comes back
+// costs nothing. Four commands in the steady state, two of them side by side, and one
+// when nothing is due; once a second it first looks for lanes that a crash has left
+// behind. A delivery that cannot be read is buried at once. With an error it gives none; what was leased then comes back
 // when its lease ends.
 // Returns ErrInvalid if opts make no sense or ctx has an open transaction.
 func (s *Store) Claim(ctx context.Context, opts ClaimOptions) ([]*Delivery, error) {
@@ -300,9 +300,8 @@ func (c *claim) lease(ctx context.Context, candidates []stored, now, until time.
 	err := c.take(short, expired, now, until, token)
 	if err != nil && short.Err() != nil && ctx.Err() == nil {
 		c.locked.Store(time.Now().Add(lockPause).UnixNano())
-		return nil // the look tells what is held
 	}
-	return err
+	return err // an open one: the look tells what is held
 }
 
 // passesBy is whether an expired lease is left for later, because one was locked just now.

@@ -91,7 +91,7 @@ var commandsTests = tests{
 	"OfGivingUp": func(t *testing.T, b *bundle) {
 		s, sent := b.monitored(t)
 		for name, most := range map[string][]string{
-			"Release": {"update"}, "Retry": {"update"}, "Bury": {"update"}, "Extend": {"update", "find", "aggregate"},
+			"Release": {"update"}, "Retry": {"update"}, "Bury": {"update"}, "Extend": {"update", "find"},
 		} {
 			b.append(t, msg("e-"+name, "k-"+name, name), msg("next-"+name, "k-"+name, name))
 			d := b.claimOne(t, name)

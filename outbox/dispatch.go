@@ -43,7 +43,7 @@ func (sub *subscription) Extend(ctx context.Context, held []*Delivery) (lost []*
 	of := make(map[*Delivery]*Delivery)
 	for _, d := range held {
 		if !sub.inside[d] {
-			copied := &Delivery{ID: d.ID, Token: d.Token}
+			copied := &Delivery{ID: d.ID, Token: d.Token, Until: d.Until}
 			outside, of[copied] = append(outside, copied), d
 		}
 	}
@@ -172,7 +172,7 @@ func (sub *subscription) enter(ctx context.Context, d *Delivery) error {
 	sub.mu.Lock()
 	until := d.Until
 	sub.mu.Unlock()
-	renewed := &Delivery{ID: d.ID, Token: d.Token}
+	renewed := &Delivery{ID: d.ID, Token: d.Token, Until: until}
 	if need := sub.opts.Timeout + transactRoom; until.Sub(sub.bus.store.now()) < need {
 		if err := sub.bus.store.Extend(ctx, renewed, max(need, sub.bus.cfg.LeaseFor)); err != nil {
 			return err

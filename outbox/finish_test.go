@@ -228,6 +228,18 @@ var finishTests = tests{
 		require.ErrorIs(t, b.store.Complete(t.Context(), second), mongostore.ErrLeaseLost)
 	},
 
+	"ExtendOfALiveLeaseIsNotLostToOneThatHasToGiveWay": func(t *testing.T, b *bundle) {
+		b.append(t, msgs("e", "k", 2)...)
+		first := b.claimOne(t)
+		require.NoError(t, b.store.Bury(t.Context(), first, nil))
+		second := b.claimOne(t)
+		_, err := b.store.Requeue(t.Context(), first.ID)
+		require.NoError(t, err)
+		edit(t, b.deliveries, first.ID, bson.D{{Key: "$set", Value: bson.D{ // a claim between its lease and its look
+			{Key: "status", Value: "processing"}, {Key: "token", Value: "another"}, {Key: "due_at", Value: b.clock.Now().Add(time.Minute)}}}})
+		require.NoError(t, b.store.Extend(t.Context(), second, time.Minute))
+		b.complete(t, second)
+	},
 	"ALongCauseIsCut_AndABrokenOneMended": func(t *testing.T, b *bundle) {
 		for i, end := range []func(d *outbox.Delivery, cause error) error{
 			func(d *outbox.Delivery, cause error) error { return b.store.Bury(t.Context(), d, cause) },

@@ -49,11 +49,11 @@ func (s *Store) extend(ctx context.Context, ds []*Delivery, by time.Duration) (l
 	if writeErr != nil && !isOpen(writeErr) {
 		return nil, writeErr
 	}
-	ends, lanes, err := s.ends(ctx, ds, writeErr)
+	ends, err := s.ends(ctx, ds, writeErr)
 	if err != nil {
 		return nil, err
 	}
-	views, _, err := s.look(ctx, lanes, nil, "")
+	views, _, err := s.look(ctx, doubtful(ds, ends, s.now().Add(by/4)), nil, "")
 	if err != nil {
 		return nil, err
 	}
@@ -81,26 +81,36 @@ func (s *Store) extend(ctx context.Context, ds []*Delivery, by time.Duration) (l
 	return lost, err
 }
 
-// ends reads deliveries back after a write, and their lanes.
-func (s *Store) ends(ctx context.Context, ds []*Delivery, writeErr error) (map[string]stored, []string, error) {
+// ends reads deliveries back after a write.
+func (s *Store) ends(ctx context.Context, ds []*Delivery, writeErr error) (map[string]stored, error) {
 	ids := make([]string, 0, len(ds))
 	for _, d := range ds {
 		ids = append(ids, d.ID)
 	}
 	from, err := s.readBack(ctx, writeErr)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	docs, err := s.find(ctx, from, op("_id", op("$in", ids)))
-	ends, lanes := make(map[string]stored, len(docs)), map[string]bool{}
+	ends := make(map[string]stored, len(docs))
 	for _, doc := range docs {
 		d := readStored(doc)
 		ends[d.id] = d
-		if d.lane != "" {
-			lanes[d.lane] = true
+	}
+	return ends, err
+}
+
+// doubtful are the lanes that may have been given to another: those whose lease could
+// have run out, by another's clock, before it was renewed. While it lasts no claim keeps
+// another of its lane, though one may be leased for a moment, until it gives way.
+func doubtful(ds []*Delivery, ends map[string]stored, soon time.Time) []string {
+	lanes := map[string]bool{}
+	for _, d := range ds {
+		if lane := ends[d.ID].lane; lane != "" && d.Until.Before(soon) {
+			lanes[lane] = true
 		}
 	}
-	return ends, keysOf(lanes), err
+	return keysOf(lanes)
 }
 
 // heldByOther is whether another one of the lane is under a live lease that may be kept.
@@ -187,7 +197,7 @@ func (s *Store) putBackAll(ctx context.Context, ds []*Delivery, set bson.D) (los
 	}
 	settling, cancel := patient(ctx, settleFor)
 	defer cancel()
-	ends, _, readErr := s.ends(settling, ds, err)
+	ends, readErr := s.ends(settling, ds, err)
 	if readErr != nil {
 		return nil, unknownOutcome("give back deliveries", orElse(err, readErr), ctx.Err())
 	}
