@@ -37,13 +37,14 @@ const (
 )
 
 // Claim leases deliveries that are due, the longest due first as far as no other claimer
-// is faster; none is no error. Of one handler and key it never takes two, nor one behind
+// is faster; none is no error. One that another process makes due with a time before all
+// that is due here may come up to a second later than its turn. Of one handler and key it never takes two, nor one behind
 // an unfinished one, nor any while another is under a live lease: so each handler gets
 // the events of a key one after the other, in the order of their commits. What waits
 // costs nothing. Four commands in the steady state, two of them side by side, and one
 // when nothing is due; once a second it first looks for lanes that a crash has left
-// behind. A delivery that cannot be read is buried at once. With an error it gives none; what was leased then comes back
-// when its lease ends.
+// behind. A delivery that cannot be read is buried at once. With an error it gives none;
+// what was leased then comes back when its lease ends.
 // Returns ErrInvalid if opts make no sense or ctx has an open transaction.
 func (s *Store) Claim(ctx context.Context, opts ClaimOptions) ([]*Delivery, error) {
 	if err := opts.valid(); err != nil {
@@ -225,8 +226,28 @@ func (c *claim) startEvents(ctx context.Context, candidates []stored) func() (ma
 
 // due reads what looks due, the longest due first, over all handlers.
 func (c *claim) due(ctx context.Context, now time.Time, skip, want int) ([]stored, error) {
+	mark, from := c.front.look(c.opts.Handlers)
+	due, err := c.dueFrom(ctx, from, now, skip, want)
+	if err == nil && len(due) < want && !from.IsZero() { // that was the end: there may be more before
+		due, err = c.dueFrom(ctx, time.Time{}, now, skip, want)
+	}
+	switch {
+	case err != nil || len(due) < want: // the less is due, the less is deleted before it
+		mark.forget()
+	case skip == 0:
+		mark.seen(due[0].dueAt)
+	}
+	return due, err
+}
+
+// dueFrom is due without what was due before from; zero: all.
+func (c *claim) dueFrom(ctx context.Context, from, now time.Time, skip, want int) ([]stored, error) {
+	when := op("$lte", now)
+	if !from.IsZero() {
+		when = append(when, bson.E{Key: "$gte", Value: from})
+	}
 	docs, err := c.find(ctx, c.deliveries,
-		bson.D{{Key: "handler", Value: op("$in", c.opts.Handlers)}, {Key: "due_at", Value: op("$lte", now)}},
+		bson.D{{Key: "handler", Value: op("$in", c.opts.Handlers)}, {Key: "due_at", Value: when}},
 		options.Find().SetSort(bson.D{{Key: "due_at", Value: 1}, {Key: "_id", Value: 1}}).
 			SetSkip(int64(skip)).SetLimit(int64(want)).SetBatchSize(int32(want+1)))
 	due := make([]stored, 0, len(docs))
@@ -334,7 +355,7 @@ func (c *claim) keep(ctx context.Context, all []held, events map[string]bson.Raw
 		d := h.now.delivery()
 		d.looked = true
 		if h.view != nil {
-			d.next = h.view.next
+			d.next, d.nextDue = h.view.next, h.view.due
 		}
 		if damage := d.event(events[h.now.eventID]); damage != "" {
 			c.cfg.Logger.Error("outbox: a delivery is buried, it cannot be read", "delivery", d.ID, "reason", damage)

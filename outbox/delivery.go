@@ -35,9 +35,10 @@ type Delivery struct {
 	Until time.Time
 
 	lane        string
-	next        string // what waited behind it when it was claimed; empty: nothing, or not known
-	looked      bool   // next was looked up
-	runs        int    // begun runs of its handler that the bus has noted
+	next        string    // what waited behind it when it was claimed; empty: nothing, or not known
+	nextDue     time.Time // from when next is due
+	looked      bool      // next was looked up
+	runs        int       // begun runs of its handler that the bus has noted
 	publishedAt time.Time
 }
 

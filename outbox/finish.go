@@ -127,6 +127,7 @@ func (s *Store) finish(ctx context.Context, fs []finish) error {
 			return unknownOutcome("finish deliveries", orElse(err, errors.New("the update misses deliveries that are held")), ctx.Err())
 		}
 	}
+	s.lowerFront(fs)
 	s.promoteAfter(ctx, fs)
 	if len(lost) > 0 {
 		return leaseLost(lost...)
@@ -169,7 +170,7 @@ func (s *Store) findNext(ctx context.Context, fs []finish) error {
 		}
 		f.d.looked, f.d.lane = true, lanes[f.d.ID]
 		if v := views[f.d.lane]; v != nil {
-			f.d.next = v.next
+			f.d.next, f.d.nextDue = v.next, v.due
 		}
 	}
 	return nil
@@ -182,6 +183,15 @@ func nextsOf(fs []finish) (ids []string) {
 		}
 	}
 	return ids
+}
+
+// lowerFront tells of what was promoted with fs.
+func (s *Store) lowerFront(fs []finish) {
+	for _, f := range fs {
+		if f.d.next != "" {
+			s.front.lower(f.d.nextDue)
+		}
+	}
 }
 
 func (s *Store) finishModels(fs []finish) (models []mongo.WriteModel) {
@@ -279,6 +289,7 @@ func (s *Store) finishInside(ctx context.Context, fs []finish) error {
 		if err := s.write(beside, promotion(next)); err != nil {
 			return err
 		}
+		s.lowerFront(fs)
 	}
 	var models []mongo.WriteModel
 	for _, f := range fs {

@@ -25,9 +25,10 @@ func laneOf(handler, key string) string {
 
 // view is one lane at one time.
 type view struct {
-	next   string   // the first that waits; empty: none
-	number int64    // next's
-	active []stored // pending and processing
+	next   string    // the first that waits; empty: none
+	number int64     // next's
+	due    time.Time // from when next is due
+	active []stored  // pending and processing
 }
 
 // waitingHead is whether next stands before all that is active: then nobody would ever
@@ -72,7 +73,7 @@ func (s *Store) look(ctx context.Context, lanes, unkeyed []string, token string)
 	for _, doc := range docs {
 		if doc.Lookup("first").Type != 0 {
 			v := views[text(doc.Lookup("_id"))]
-			v.next = text(doc.Lookup("first"))
+			v.next, v.due = text(doc.Lookup("first")), date(doc.Lookup("due"))
 			var numbered bool
 			if v.number, numbered = doc.Lookup("sequence").AsInt64OK(); !numbered {
 				v.number = math.MaxInt64 // damaged: it must not hold up what can be read
@@ -112,6 +113,7 @@ func firstOfLanes(lanes bson.D) bson.A {
 		op("$group", bson.D{
 			{Key: "_id", Value: "$waiting_lane"},
 			{Key: "sequence", Value: op("$first", "$sequence")}, {Key: "first", Value: op("$first", "$_id")},
+			{Key: "due", Value: op("$first", "$available_at")},
 		}),
 	}
 }
@@ -145,10 +147,15 @@ func (s *Store) promoteIdle(ctx context.Context, lanes []string) error {
 
 func (s *Store) promoteWaiting(ctx context.Context, views map[string]*view) error {
 	var heads []string
+	var first time.Time
 	for _, v := range views {
-		if v.waitingHead() {
-			heads = append(heads, v.next)
+		if !v.waitingHead() {
+			continue
 		}
+		if len(heads) == 0 || v.due.Before(first) {
+			first = v.due
+		}
+		heads = append(heads, v.next)
 	}
 	if len(heads) == 0 {
 		return nil
@@ -156,6 +163,7 @@ func (s *Store) promoteWaiting(ctx context.Context, views map[string]*view) erro
 	if err := s.write(ctx, promotion(heads)); err != nil {
 		return err
 	}
+	s.front.lower(first)
 	handlers := make(map[string]bool)
 	for _, id := range heads {
 		handler, _, _ := strings.Cut(id, ":")

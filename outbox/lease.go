@@ -192,6 +192,9 @@ func (s *Store) putBackAll(ctx context.Context, ds []*Delivery, set bson.D) (los
 		models = append(models, mongo.NewUpdateOneModel().SetFilter(heldBy([]string{d.ID}, d.Token)).SetUpdate(update))
 	}
 	matched, err := s.bulk(ctx, models)
+	for _, d := range ds {
+		s.front.lower(d.Message.NotBefore) // or later
+	}
 	if err == nil && matched == int64(len(ds)) || err != nil && !isOpen(err) {
 		return nil, err
 	}

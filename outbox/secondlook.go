@@ -137,6 +137,9 @@ func (c *claim) giveWay(ctx context.Context, blocked []held, token string, now t
 	if err := c.write(ctx, models...); err != nil {
 		return err
 	}
+	for _, h := range blocked {
+		c.front.lower(h.before.dueAt)
+	}
 	return c.promoteHeads(ctx, lanes)
 }
 

@@ -50,7 +50,8 @@ type Store struct {
 	durables   *mongo.Collection // the deliveries as the majority has them
 	keys       *mongo.Collection
 
-	turns     turns        // of claims that want the same
+	turns     turns // of claims that want the same
+	front     front
 	contended atomic.Bool  // the last claim met other claimers
 	locked    atomic.Int64 // until then expired leases are passed by; real time, in nanoseconds
 	repairs   repairs
