@@ -52,3 +52,36 @@ func TestACommitThatWasSeenAndThenLostIsSentAgain(t *testing.T) {
 		}
 	})
 }
+
+// TestAnEventThatWasSeenAndThenLostIsNotToldAsHandled takes a commit out of the document
+// between the read that shows it and the answer, as a standalone does that is killed before
+// its journal is written: who is told that an event was handled forgets it.
+func TestAnEventThatWasSeenAndThenLostIsNotToldAsHandled(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, server *mongotest.Server) {
+		b := newBehind(t, server, mongostore.Config{})
+		o := newOrder("ord-1")
+		_, err := b.direct.Commit(t.Context(), o, everything("ev-1"))
+		require.NoError(t, err)
+		var before bson.D
+		require.NoError(t, b.executions.FindOne(t.Context(), bson.D{{Key: "_id", Value: o.ID}}).Decode(&before))
+		_, err = b.direct.Commit(t.Context(), o, everything("ev-2"))
+		require.NoError(t, err)
+		b.proxy.OnRequest(func(m *mongotest.Message) mongotest.Action {
+			if m.Command == "update" {
+				_, err := b.executions.ReplaceOne(t.Context(), bson.D{{Key: "_id", Value: o.ID}, {Key: "version", Value: 2}}, before)
+				noError(t, err, "lose the commit")
+			}
+			return mongotest.Pass
+		})
+
+		var got order
+		seen, err := b.store.LoadForEvent(t.Context(), o.ID, "ev-2", &got)
+		require.NoError(t, err)
+		require.False(t, seen)
+		require.EqualValues(t, 1, got.Version, "as it is now")
+		seen, err = b.store.LoadForEvent(t.Context(), o.ID, "ev-1", &got)
+		require.NoError(t, err)
+		require.True(t, seen)
+	})
+}

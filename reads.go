@@ -62,7 +62,9 @@ func (s *Store) Load(ctx context.Context, id string, exe Execution) error {
 
 // LoadForEvent is Load, and tells in the same trip whether the event has been
 // handled: seen is true while its id is among the newest Config.ProcessedMax. The
-// ids themselves stay on the server. Joins a session in ctx.
+// ids themselves stay on the server. Who is told true may forget the event: it is then as
+// durable as an acknowledged commit, for which a second trip waits. Joins a session in ctx,
+// without that trip.
 // Returns ErrNotFound if nothing was committed under id; exe is then untouched.
 // Returns ErrDamaged if the document cannot be read.
 // Returns ErrInvalid if exe cannot be an Execution or an id is not valid.
@@ -72,12 +74,29 @@ func (s *Store) LoadForEvent(ctx context.Context, id, eventID string, exe Execut
 	}
 	projection := append(loadProjection[:len(loadProjection):len(loadProjection)],
 		bson.E{Key: "processed", Value: isMember(eventID, "$processed")})
-	doc, err := s.load(ctx, id, exe, options.FindOne().SetProjection(projection))
-	if err != nil {
-		return false, err
+	sess := mongo.SessionFromContext(ctx)
+	inTransaction := sess != nil && sess.TransactionRunning()
+	for {
+		doc, err := s.load(ctx, id, exe, options.FindOne().SetProjection(projection))
+		if err != nil {
+			return false, err
+		}
+		if seen, _ = doc.Lookup("processed").BooleanOK(); !seen || inTransaction {
+			return seen, nil
+		}
+		still, err := s.awaitProcessed(ctx, id, eventID)
+		if still || err != nil {
+			return still, wrapErr("wait for processed events of", id, err)
+		} // what was seen is lost: another look
 	}
-	seen, _ = doc.Lookup("processed").BooleanOK()
-	return seen, nil
+}
+
+// awaitProcessed is awaitJournal for a handled event.
+func (s *Store) awaitProcessed(ctx context.Context, id, eventID string) (still bool, err error) {
+	ctx, cancel := s.bounded(outside(ctx))
+	defer cancel()
+	res, err := s.executions.UpdateOne(ctx, append(byID(id), bson.E{Key: "processed", Value: eventID}), op("$set", byID(id)))
+	return err == nil && res.MatchedCount == 1, err
 }
 
 // IsProcessed reports whether the execution has handled the event, as far as it

@@ -78,7 +78,8 @@ func TestCommandsSent(t *testing.T) {
 		require.Equal(t, []string{"update", "find", "update"}, sent.Names(), "an event handled before costs two more")
 
 		count("Load", func() error { return store.Load(ctx, "o", &order{}) }, "find")
-		count("LoadForEvent", func() error { _, err := store.LoadForEvent(ctx, "o", "e", &order{}); return err }, "find")
+		count("LoadForEvent", func() error { _, err := store.LoadForEvent(ctx, "o", "new", &order{}); return err }, "find")
+		count("LoadForEvent of a handled one", func() error { _, err := store.LoadForEvent(ctx, "o", "e2", &order{}); return err }, "find", "update")
 		count("IsProcessed", func() error { _, err := store.IsProcessed(ctx, "o", "e"); return err }, "find")
 		count("AppendTrace", func() error { return store.AppendTrace(ctx, "o", bson.D{{Key: "a", Value: 1}}) }, "update")
 		count("AppendTrace of a new one", func() error { return store.AppendTrace(ctx, "new", bson.D{{Key: "a", Value: 1}}) }, "update")

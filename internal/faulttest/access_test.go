@@ -268,7 +268,7 @@ func executionMethods() []method {
 	return []method{
 		{name: "Load", prepare: made, call: func(ctx context.Context, s stores, _ any) error { return s.executions.Load(ctx, "x", &counter{}) }},
 		{name: "LoadForEvent", prepare: made, call: func(ctx context.Context, s stores, _ any) error {
-			_, err := s.executions.LoadForEvent(ctx, "x", "ev", &counter{})
+			_, err := s.executions.LoadForEvent(ctx, "x", "new", &counter{})
 			return err
 		}},
 		{name: "IsProcessed", prepare: made, call: func(ctx context.Context, s stores, _ any) error {
@@ -289,6 +289,10 @@ func executionMethods() []method {
 		}},
 		{name: "CreateChild", prepare: nothing, call: func(ctx context.Context, s stores, _ any) error {
 			_, err := s.executions.CreateChild(ctx, mongostore.SpawnEntry{ParentID: "x", ChildID: "c"}, &counter{}, mongostore.Changes{})
+			return err
+		}},
+		{name: "LoadForEvent of a handled event", prepare: made, call: func(ctx context.Context, s stores, _ any) error {
+			_, err := s.executions.LoadForEvent(ctx, "x", "ev", &counter{})
 			return err
 		}},
 		{name: "Update", prepare: made, call: func(ctx context.Context, s stores, _ any) error {

@@ -16,6 +16,8 @@ import (
 	"github.com/execstore/mongostore/internal/mongotest"
 )
 
+const leastKills = 20
+
 // TestAStandaloneIsKilled kills the server under 32 committing goroutines, and starts it
 // again on its data.
 func TestAStandaloneIsKilled(t *testing.T) {
@@ -35,8 +37,13 @@ func TestAStandaloneIsKilled(t *testing.T) {
 		workers.Go(func() { work.work(ctx, t, store, w, rand.New(rand.NewPCG(from, uint64(w)))) })
 	}
 	rnd := rand.New(rand.NewPCG(from, 1000))
-	for range times(t, 20) {
-		time.Sleep(time.Duration(100+rnd.IntN(300)) * time.Millisecond) // of work, before the next fault
+	began := time.Now()
+	for n := 0; n < leastKills || time.Since(began) < duration(t); n++ {
+		work := time.Duration(100+rnd.IntN(300)) * time.Millisecond // before the next fault
+		if n >= leastKills && n%2 == 0 {
+			work *= 20 // a killed server has little to lose so soon
+		}
+		time.Sleep(work)
 		cluster.Node(0).Kill()
 		r.Injected++
 		cluster.Node(0).Restart()

@@ -240,6 +240,10 @@ func (h *history) check(t *testing.T, stored map[string][]string, c *checked) {
 			continue
 		}
 		c.Loads++
+		if a.seen && !slices.Contains(stored[q.execution], q.content) {
+			c.Violations++
+			t.Errorf("%s: %s was told to be handled, and is lost", q.execution, q.content)
+		}
 		unwritten := h.mayBeUnwritten(op)
 		if !isStored(stored[q.execution], a.found) {
 			if unwritten {
