@@ -2,26 +2,16 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"reflect"
 	"slices"
 
 	"github.com/execstore/mongostore"
+	"github.com/execstore/mongostore/examples/internal/stage"
 )
 
-// Finding is one thing that was checked.
-type Finding struct {
-	Text  string
-	Wrong []string // empty: as it should be
-}
-
-func (f *Finding) wrong(format string, args ...any) {
-	f.Wrong = append(f.Wrong, fmt.Sprintf(format, args...))
-}
-
 // check holds what a run left behind against what was ordered.
-func check(w *World, cfg config) []Finding {
-	return []Finding{
+func check(w *World, cfg config) []stage.Finding {
+	return []stage.Finding{
 		checkOrders(w, cfg),
 		checkPayments(w),
 		checkLedger(w),
@@ -33,19 +23,19 @@ func check(w *World, cfg config) []Finding {
 
 // checkOrders: all are there, as ordered, and finished; those that nobody answers
 // for are cancelled. On a slow machine an answer can be too late for others too.
-func checkOrders(w *World, cfg config) Finding {
-	var f Finding
+func checkOrders(w *World, cfg config) stage.Finding {
+	var f stage.Finding
 	shipped, unanswered, late, reminded := 0, 0, 0, 0
 	for n := range cfg.orders {
 		id := orderID(n)
 		seen, ok := w.Orders[id]
 		if !ok {
-			f.wrong("%s is not there", id)
+			f.Wrongf("%s is not there", id)
 			continue
 		}
 		o := seen.Machine
 		if plan := planOrder(cfg.seed, n, cfg.orders, cfg.payWait); !reflect.DeepEqual(o.Plan, plan) {
-			f.wrong("%s is not what was ordered: %+v, not %+v", id, o.Plan, plan)
+			f.Wrongf("%s is not what was ordered: %+v, not %+v", id, o.Plan, plan)
 		}
 		reminded += o.Reminders
 		switch {
@@ -56,11 +46,11 @@ func checkOrders(w *World, cfg config) Finding {
 		case o.Status == cancelled:
 			late++
 		default:
-			f.wrong("%s, payer %s, is %s at %q", id, o.Plan.Payer, o.Status, o.ActivePath)
+			f.Wrongf("%s, payer %s, is %s at %q", id, o.Plan.Payer, o.Status, o.ActivePath)
 		}
 	}
 	if extra := len(w.Orders) - cfg.orders; extra > 0 {
-		f.wrong("%d orders that nobody placed", extra)
+		f.Wrongf("%d orders that nobody placed", extra)
 	}
 	f.Text = fmt.Sprintf("%d orders finished: %d shipped, %d cancelled because nobody paid, %d because the answer came late; %d reminders on the way",
 		len(w.Orders), shipped, unanswered, late, reminded)
@@ -69,26 +59,26 @@ func checkOrders(w *World, cfg config) Finding {
 
 // checkPayments: where the payment is part of an execution's own state. The counts
 // and the balance trust each event to come once.
-func checkPayments(w *World) Finding {
-	var f Finding
+func checkPayments(w *World) stage.Finding {
+	var f stage.Finding
 	paid, returned, right := 0, 0, 0
 	for id, seen := range w.Orders {
 		o := seen.Machine
 		account, ok := w.Accounts[o.Plan.Account]
 		if !ok {
-			f.wrong("%s is not there", o.Plan.Account)
+			f.Wrongf("%s is not there", o.Plan.Account)
 			continue
 		}
 		c, charged := account.Machine.Charges[id]
 		switch {
 		case !charged || c.Amount != o.Plan.Amount:
-			f.wrong("%s: %s knows of %s, not of %s", id, o.Plan.Account, money(c.Amount), money(o.Plan.Amount))
+			f.Wrongf("%s: %s knows of %s, not of %s", id, o.Plan.Account, money(c.Amount), money(o.Plan.Amount))
 		case o.Status == done && c.Applied == 1 && c.Refunded == 0:
 			paid++
 		case o.Status != done && c.Applied == c.Refunded && c.Applied <= 1:
 			returned += c.Applied
 		default:
-			f.wrong("%s is %s, its payment was applied %d times and given back %d times", id, o.Status, c.Applied, c.Refunded)
+			f.Wrongf("%s is %s, its payment was applied %d times and given back %d times", id, o.Status, c.Applied, c.Refunded)
 		}
 	}
 	for id, seen := range w.Accounts {
@@ -102,7 +92,7 @@ func checkPayments(w *World) Finding {
 		if a.Balance == expected {
 			right++
 		} else {
-			f.wrong("%s has %s, not %s", id, money(a.Balance), money(expected))
+			f.Wrongf("%s has %s, not %s", id, money(a.Balance), money(expected))
 		}
 	}
 	f.Text = fmt.Sprintf("each payment applied exactly once: %d taken, %d taken and given back, %d balances right to the cent", paid, returned, right)
@@ -111,9 +101,9 @@ func checkPayments(w *World) Finding {
 
 // checkLedger: what came of the same payments outside. Delivery there is at least
 // once; that each is booked once is the work of the entry's id.
-func checkLedger(w *World) Finding {
+func checkLedger(w *World) stage.Finding {
 	type key struct{ kind, account, order string }
-	var f Finding
+	var f stage.Finding
 	open := map[key]int{} // postings that the accounts' own state asks for
 	for id, seen := range w.Accounts {
 		for order, c := range seen.Machine.Charges {
@@ -126,13 +116,13 @@ func checkLedger(w *World) Finding {
 		k := key{p.Kind, p.Account, p.Order}
 		open[k]--
 		if o, ok := w.Orders[p.Order]; !ok || o.Machine.Plan.Amount != p.Amount {
-			f.wrong("posting %s: %s of %s for %s is not the order's amount", p.ID, p.Kind, money(p.Amount), p.Order)
+			f.Wrongf("posting %s: %s of %s for %s is not the order's amount", p.ID, p.Kind, money(p.Amount), p.Order)
 		}
 		again += p.Attempts - 1
 	}
 	for k, n := range open {
 		if n != 0 {
-			f.wrong("%s for %s by %s: %+d postings missing or too many", k.kind, k.order, k.account, -n)
+			f.Wrongf("%s for %s by %s: %+d postings missing or too many", k.kind, k.order, k.account, -n)
 		}
 	}
 	f.Text = fmt.Sprintf("each posting in the ledger outside exactly once: %d, by entry id, out of %d attempts", len(w.Ledger), len(w.Ledger)+again)
@@ -141,8 +131,8 @@ func checkLedger(w *World) Finding {
 
 // checkChildren: an order that was paid has its two children, each started and
 // finished once, and joined each once; no other child exists.
-func checkChildren(w *World) Finding {
-	var f Finding
+func checkChildren(w *World) stage.Finding {
+	var f stage.Finding
 	expected := map[string]bool{}
 	for id, seen := range w.Orders {
 		o := seen.Machine
@@ -156,43 +146,43 @@ func checkChildren(w *World) Finding {
 		}
 		joined := slices.Sorted(slices.Values(o.Packed))
 		if !slices.Equal(joined, regions) {
-			f.wrong("%s joined %q, not %q", id, joined, regions)
+			f.Wrongf("%s joined %q, not %q", id, joined, regions)
 		}
 	}
 	for id := range expected {
 		seen, ok := w.Parcels[id]
 		if !ok {
-			f.wrong("%s is not there", id)
+			f.Wrongf("%s is not there", id)
 			continue
 		}
 		p := seen.Machine
 		if parcelID(p.ParentID, p.Region) != id {
-			f.wrong("%s has parent %q", id, p.ParentID)
+			f.Wrongf("%s has parent %q", id, p.ParentID)
 		}
 		if p.Status != done || p.Starts != 1 || p.Version != 2 {
-			f.wrong("%s is %s, was started %d times and committed %d times", id, p.Status, p.Starts, p.Version)
+			f.Wrongf("%s is %s, was started %d times and committed %d times", id, p.Status, p.Starts, p.Version)
 		}
 	}
 	for id := range w.Parcels {
 		if !expected[id] {
-			f.wrong("%s belongs to no paid order", id)
+			f.Wrongf("%s belongs to no paid order", id)
 		}
 	}
 	f.Text = fmt.Sprintf("each child created exactly once: %d, started once, finished once, joined once", len(w.Parcels))
 	return f
 }
 
-func checkPending(w *World) Finding {
-	var f Finding
+func checkPending(w *World) stage.Finding {
+	var f stage.Finding
 	documents := 0
 	w.each(func(h *mongostore.Header, _ []TraceStep, p Pending) {
 		documents++
 		if p != (Pending{}) {
-			f.wrong("%s owes %+v", h.ID, p)
+			f.Wrongf("%s owes %+v", h.ID, p)
 		}
 	})
 	if w.Swept != (Pending{}) {
-		f.wrong("the sweeps find %+v", w.Swept)
+		f.Wrongf("the sweeps find %+v", w.Swept)
 	}
 	f.Text = fmt.Sprintf("nothing pending: no event, spawn or timer in %d documents, and none by the sweeps", documents)
 	return f
@@ -203,21 +193,21 @@ const traceKept = 200
 
 // checkSteps: every commit left one step, numbered without a gap, no event was
 // applied twice to one execution, and there are as many commits as the work needs.
-func checkSteps(w *World) Finding {
-	var f Finding
+func checkSteps(w *World) stage.Finding {
+	var f stage.Finding
 	commits, unneeded := int64(0), 0
 	w.each(func(h *mongostore.Header, trace []TraceStep, _ Pending) {
 		commits += h.Version
 		if int64(len(trace)) != min(h.Version, traceKept) {
-			f.wrong("%s: %d commits, %d steps", h.ID, h.Version, len(trace))
+			f.Wrongf("%s: %d commits, %d steps", h.ID, h.Version, len(trace))
 		}
 		events := map[string]bool{}
 		for i, step := range trace {
 			if want := h.Version - int64(len(trace)-i); step.Index != want {
-				f.wrong("%s: step %d has number %d", h.ID, want, step.Index)
+				f.Wrongf("%s: step %d has number %d", h.ID, want, step.Index)
 			}
 			if events[step.EventID] {
-				f.wrong("%s applied %s twice", h.ID, step.EventID)
+				f.Wrongf("%s applied %s twice", h.ID, step.EventID)
 			}
 			events[step.EventID] = true
 			if slices.Contains(step.Did, noTransition) {
@@ -226,7 +216,7 @@ func checkSteps(w *World) Finding {
 		}
 	})
 	if needed := neededCommits(w) + int64(unneeded); commits != needed {
-		f.wrong("%d commits, where the orders need %d", commits, needed)
+		f.Wrongf("%d commits, where the orders need %d", commits, needed)
 	}
 	f.Text = fmt.Sprintf("%d commits, as many as the orders need, one step in a timeline each, no event applied twice; %d events came too late to matter", commits, unneeded)
 	return f
@@ -245,26 +235,4 @@ func neededCommits(w *World) int64 {
 		}
 	}
 	return int64(n)
-}
-
-// printFindings reports whether all is as it should be.
-func printFindings(out io.Writer, findings []Finding) bool {
-	const most = 5
-	good := true
-	for _, f := range findings {
-		mark := "ok  "
-		if len(f.Wrong) > 0 {
-			good, mark = false, "FAIL"
-		}
-		fmt.Fprintf(out, "  %s %s\n", mark, f.Text)
-		slices.Sort(f.Wrong)
-		for i, wrong := range f.Wrong {
-			if i == most {
-				fmt.Fprintf(out, "         and %d more\n", len(f.Wrong)-most)
-				break
-			}
-			fmt.Fprintf(out, "         %s\n", wrong)
-		}
-	}
-	return good
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/execstore/mongostore"
+	"github.com/execstore/mongostore/examples/internal/stage"
 	"github.com/execstore/mongostore/internal/mongotest"
 )
 
@@ -38,7 +40,7 @@ func TestDemo(t *testing.T) {
 	client, database := server.Database(t)
 	cfg := smallRun(server, database)
 	var out bytes.Buffer
-	require.NoError(t, demo(t.Context(), cfg, &screen{w: &out, began: time.Now()}), "%s", &out)
+	require.NoError(t, demo(t.Context(), cfg, stage.Plain(&out)), "%s", &out)
 
 	text := out.String()
 	require.Equal(t, 6, strings.Count(text, "\n  ok   "), text)
@@ -62,7 +64,7 @@ func TestChecksCanFail(t *testing.T) {
 	require.NoError(t, store.Setup(t.Context()))
 	cfg := smallRun(server, database)
 	cfg.kills = 0
-	_, err = runOrders(t.Context(), cfg, store, &screen{w: new(bytes.Buffer)})
+	_, err = runOrders(t.Context(), cfg, store, stage.Plain(new(bytes.Buffer)))
 	require.NoError(t, err)
 
 	const unpaid = "order:0007"
@@ -123,7 +125,7 @@ func requireWrong(t *testing.T, store *mongostore.Store, ledger *Ledger, cfg con
 	require.NoError(t, err)
 	spoil(w)
 	var out bytes.Buffer
-	good := printFindings(&out, check(w, cfg))
+	good := stage.Print(&out, check(w, cfg))
 	if wrong == "" {
 		require.True(t, good, "%s", &out)
 		return
@@ -175,10 +177,10 @@ func TestWorkerThatEndsByItselfFailsTheRun(t *testing.T) {
 	server := mongotest.Standalone(t)
 	_, database := server.Database(t)
 	f := newFleet(smallRun(server, database))
-	require.NoError(t, f.startAll())
-	defer f.stop()
-	require.NoError(t, f.slots[1].cmd.Process.Kill())
-	require.ErrorContains(t, <-f.broken, "worker 1 (pid ")
+	require.NoError(t, f.Start())
+	defer f.Stop()
+	require.NoError(t, syscall.Kill(f.Pid(1), syscall.SIGKILL))
+	require.ErrorContains(t, <-f.Broken(), "process 1 (pid ")
 }
 
 func TestParse(t *testing.T) {

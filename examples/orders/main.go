@@ -18,14 +18,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/execstore/mongostore"
-	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"github.com/execstore/mongostore/examples/internal/stage"
 )
 
 type config struct {
@@ -44,20 +40,9 @@ func main() {
 		os.Exit(2)
 	}
 	if cfg.worker >= 0 {
-		err = workerProcess(cfg)
-	} else {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		err = demo(ctx, cfg, newScreen(os.Stdout))
-		stop()
+		stage.Exit("orders", workerProcess(cfg))
 	}
-	switch {
-	case errors.Is(err, context.Canceled):
-		fmt.Fprintln(os.Stderr, "orders: stopped")
-		os.Exit(130)
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "orders:", err)
-		os.Exit(1)
-	}
+	stage.Exit("orders", stage.Run(func(ctx context.Context, out *stage.Screen) error { return demo(ctx, cfg, out) }))
 }
 
 func parse(args []string) (config, error) {
@@ -74,7 +59,7 @@ func parse(args []string) (config, error) {
 	flags.IntVar(&cfg.worker, "worker", -1, "be this worker (the demo starts its workers so)")
 	_ = flags.Parse(args)
 	if cfg.worker >= 0 {
-		cfg.uri = os.Getenv(uriVariable)
+		cfg.uri = stage.URI()
 	}
 	if cfg.seed == 0 {
 		cfg.seed = uint64(rand.Uint32()) + 1
@@ -94,22 +79,13 @@ func parse(args []string) (config, error) {
 }
 
 // demo runs the orders, checks what they left behind and prints it.
-func demo(ctx context.Context, cfg config, out *screen) (err error) {
-	client, err := connect(ctx, cfg.uri)
+func demo(ctx context.Context, cfg config, out *stage.Screen) (err error) {
+	client, err := stage.Connect(ctx, cfg.uri)
 	if err != nil {
 		return err
 	}
 	db := client.Database(cfg.database)
-	defer func() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
-		defer cancel()
-		if cfg.keep || err != nil && ctx.Err() == nil {
-			out.line("orders: the database %s is kept", cfg.database)
-		} else {
-			_ = db.Drop(end) // its server may be gone by now
-		}
-		_ = client.Disconnect(end)
-	}()
+	defer func() { stage.Leave(ctx, db, cfg.keep || err != nil && ctx.Err() == nil, "orders", out) }()
 	store, err := mongostore.New(client, mongostore.Config{Database: cfg.database})
 	if err != nil {
 		return err
@@ -117,7 +93,7 @@ func demo(ctx context.Context, cfg config, out *screen) (err error) {
 	if err := store.Setup(ctx); err != nil {
 		return err
 	}
-	out.line("orders: %d orders, %d accounts, %d workers, %d kills, seed %d, database %s",
+	out.Line("orders: %d orders, %d accounts, %d workers, %d kills, seed %d, database %s",
 		cfg.orders, accounts(cfg.orders), cfg.workers, cfg.kills, cfg.seed, cfg.database)
 	ran, err := runOrders(ctx, cfg, store, out)
 	if err != nil {
@@ -130,21 +106,6 @@ func demo(ctx context.Context, cfg config, out *screen) (err error) {
 	return tell(out, cfg, ran, world)
 }
 
-// connect waits a little for the server to answer.
-func connect(ctx context.Context, uri string) (*mongo.Client, error) {
-	client, err := mongo.Connect(options.Client().ApplyURI(uri))
-	if err != nil {
-		return nil, fmt.Errorf("-uri: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if err := client.Ping(ctx, readpref.Primary()); err != nil {
-		_ = client.Disconnect(context.WithoutCancel(ctx))
-		return nil, fmt.Errorf("no MongoDB answers at -uri: %w", err)
-	}
-	return client, nil
-}
-
 // outcome is what a run tells of itself.
 type outcome struct {
 	counts Counts
@@ -153,7 +114,7 @@ type outcome struct {
 
 // runOrders runs the shop and its workers until all orders are through. The workers
 // are gone when it returns.
-func runOrders(ctx context.Context, cfg config, store *mongostore.Store, out *screen) (outcome, error) {
+func runOrders(ctx context.Context, cfg config, store *mongostore.Store, out *stage.Screen) (outcome, error) {
 	began := time.Now()
 	workers := newFleet(cfg)
 	s := &shop{
@@ -165,7 +126,7 @@ func runOrders(ctx context.Context, cfg config, store *mongostore.Store, out *sc
 	}
 	err := s.openAccounts(ctx)
 	if err == nil {
-		err = workers.startAll()
+		err = workers.Start()
 	}
 	if err == nil {
 		err = s.run(ctx)
@@ -173,23 +134,23 @@ func runOrders(ctx context.Context, cfg config, store *mongostore.Store, out *sc
 	if err == nil {
 		err = s.settle(ctx)
 	}
-	workers.stop()
+	workers.Stop()
 	if err != nil {
-		out.line("  stopped after %d of %d orders; the workers are gone", s.finished, cfg.orders)
+		out.Line("  stopped after %d of %d orders; the workers are gone", s.finished, cfg.orders)
 		return outcome{}, err
 	}
-	out.line("  all %d orders have come to an end in %.1f s; the workers are gone", s.finished, time.Since(began).Seconds())
-	return outcome{workers.counts(), s.kills}, nil
+	out.Line("  all %d orders have come to an end in %.1f s; the workers are gone", s.finished, time.Since(began).Seconds())
+	return outcome{workers.Counts(), s.kills}, nil
 }
 
 // tell prints what was checked.
-func tell(out *screen, cfg config, ran outcome, world *World) error {
+func tell(out *stage.Screen, cfg config, ran outcome, world *World) error {
 	c := ran.counts
-	fmt.Fprintf(out.w, "\nChecked, on what is stored:\n")
-	good := printFindings(out.w, check(world, cfg))
-	fmt.Fprintf(out.w, "  %d kills; %d deliveries told of, %d of them repeats that were recognised; %d transitions run again after a lost race; %d failures\n",
+	fmt.Fprintf(out, "\nChecked, on what is stored:\n")
+	good := stage.Print(out, check(world, cfg))
+	fmt.Fprintf(out, "  %d kills; %d deliveries told of, %d of them repeats that were recognised; %d transitions run again after a lost race; %d failures\n",
 		ran.kills, c.Deliveries, c.Repeats, c.Reruns, c.Failures)
-	printTimeline(out.w, world, mostTold(world))
+	printTimeline(out, world, mostTold(world))
 	if !good {
 		return errors.New("the checks marked FAIL do not hold")
 	}

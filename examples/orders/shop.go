@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/execstore/mongostore"
+	"github.com/execstore/mongostore/examples/internal/stage"
 )
 
 const (
@@ -22,8 +23,8 @@ const (
 type shop struct {
 	cfg    config
 	engine *Engine
-	fleet  *fleet
-	screen *screen
+	fleet  *stage.Fleet[Counts]
+	screen *stage.Screen
 	rng    *rand.Rand
 
 	started, finished, kills int
@@ -99,12 +100,12 @@ func (s *shop) start(ctx context.Context, n int) error {
 func (s *shop) killSome() error {
 	for s.kills < s.cfg.kills && s.finished >= (s.kills+1)*s.cfg.orders/(s.cfg.kills+1) {
 		slot := s.rng.IntN(s.cfg.workers)
-		pid, err := s.fleet.kill(slot)
+		pid, err := s.fleet.Kill(slot)
 		if err != nil {
 			return err
 		}
 		s.kills++
-		s.screen.line("  kill %d of %d: worker %d (pid %d) with SIGKILL after %d orders, and another in its place", s.kills, s.cfg.kills, slot, pid, s.finished)
+		s.screen.Line("  kill %d of %d: worker %d (pid %d) with SIGKILL after %d orders, and another in its place", s.kills, s.cfg.kills, slot, pid, s.finished)
 	}
 	return nil
 }
@@ -114,8 +115,8 @@ func (s *shop) show(open []mongostore.Summary) {
 	for _, row := range open {
 		at[row.ActivePath]++
 	}
-	s.screen.progress("  %d/%d done · paying %d, packing %d, shipping %d · %d deliveries",
-		s.finished, s.cfg.orders, at[nodePay], at[nodePack], at[nodeShip], s.fleet.counts().Deliveries)
+	s.screen.Progress("  %d/%d done · paying %d, packing %d, shipping %d · %d deliveries",
+		s.finished, s.cfg.orders, at[nodePay], at[nodePack], at[nodeShip], s.fleet.Counts().Deliveries)
 }
 
 // wait lasts a tick.
@@ -123,7 +124,7 @@ func (s *shop) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case err := <-s.fleet.broken:
+	case err := <-s.fleet.Broken():
 		return err
 	case <-time.After(tick):
 		return nil

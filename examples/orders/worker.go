@@ -1,21 +1,18 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
-	"os/signal"
+	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
-	"time"
 
-	"github.com/execstore/mongostore"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/execstore/mongostore"
+	"github.com/execstore/mongostore/examples/internal/stage"
 )
 
 // Stats count what one worker did. A killed worker's last moments are not in them.
@@ -41,25 +38,20 @@ func (s *Stats) counts() Counts {
 	return Counts{s.Deliveries.Load(), s.Repeats.Load(), s.Reruns.Load(), s.Failures.Load()}
 }
 
-func (c *Counts) add(d Counts) {
-	c.Deliveries += d.Deliveries
-	c.Repeats += d.Repeats
-	c.Reruns += d.Reruns
-	c.Failures += d.Failures
+// Plus adds another worker's.
+func (c Counts) Plus(d Counts) Counts {
+	return Counts{c.Deliveries + d.Deliveries, c.Repeats + d.Repeats, c.Reruns + d.Reruns, c.Failures + d.Failures}
 }
 
-const reportEvery = 200 * time.Millisecond
+func newFleet(cfg config) *stage.Fleet[Counts] {
+	return stage.NewFleet[Counts](cfg.workers, cfg.uri, "-workers", strconv.Itoa(cfg.workers), "-database", cfg.database)
+}
 
 // workerProcess is the life of a worker: it works until the pipe on stdin closes,
 // which it also does when the parent dies, and reports its Counts on stdout.
 func workerProcess(cfg config) error {
-	signal.Ignore(os.Interrupt, syscall.SIGTERM) // they reach all processes; the parent decides
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := stage.ByParent()
 	defer cancel()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
 	client, err := mongo.Connect(options.Client().ApplyURI(cfg.uri))
 	if err != nil {
 		return fmt.Errorf("-uri: %w", err)
@@ -75,27 +67,8 @@ func workerProcess(cfg config) error {
 		return err
 	}
 	var reporter sync.WaitGroup
-	reporter.Go(func() { report(ctx, engine.Stats) })
+	reporter.Go(func() { stage.Report(ctx, engine.Stats.counts) })
 	err = relay.Run(ctx)
 	reporter.Wait()
 	return err
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
-}
-
-// report writes the counts, one JSON document a line, and once more at the end.
-func report(ctx context.Context, s *Stats) {
-	out := json.NewEncoder(os.Stdout)
-	for ctx.Err() == nil {
-		_ = out.Encode(s.counts()) // a parent that is gone closes stdin too
-		pause(ctx, reportEvery)
-	}
-	_ = out.Encode(s.counts())
 }

@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
+	"github.com/execstore/mongostore/examples/internal/stage"
 	"github.com/execstore/mongostore/outbox"
 )
 
@@ -56,27 +56,17 @@ func readWorld(ctx context.Context, db *mongo.Database, store *outbox.Store) (*W
 	return w, err
 }
 
-// Finding is one thing that was checked.
-type Finding struct {
-	Text  string
-	Wrong []string // empty: as it should be
-}
-
-func (f *Finding) wrong(format string, args ...any) {
-	f.Wrong = append(f.Wrong, fmt.Sprintf(format, args...))
-}
-
 // check holds what a run left behind against what was ordered.
-func check(w *World, cfg config, letter outbox.Delivery) []Finding {
-	return []Finding{
+func check(w *World, cfg config, letter outbox.Delivery) []stage.Finding {
+	return []stage.Finding{
 		checkOrders(w, cfg), checkMails(w), checkRevenue(w), checkOrder(w, letter), checkLetter(w, cfg, letter), checkLeft(w),
 	}
 }
 
 // checkOrders: those that were accepted are there, each with its event; of those that were
 // declined there is nothing.
-func checkOrders(w *World, cfg config) Finding {
-	var f Finding
+func checkOrders(w *World, cfg config) stage.Finding {
+	var f stage.Finding
 	expected, declines := map[string]bool{}, 0
 	for n := range cfg.orders {
 		plan, declined := planOrder(cfg, n)
@@ -84,33 +74,33 @@ func checkOrders(w *World, cfg config) Finding {
 		plan.Nth = o.Nth
 		switch {
 		case declined && there:
-			f.wrong("%s was declined, and is there", plan.ID)
+			f.Wrongf("%s was declined, and is there", plan.ID)
 		case declined:
 			declines++
 		case !there:
-			f.wrong("%s is not there", plan.ID)
+			f.Wrongf("%s is not there", plan.ID)
 		case o != plan:
-			f.wrong("%s is not what was ordered: %+v, not %+v", plan.ID, o, plan)
+			f.Wrongf("%s is not what was ordered: %+v, not %+v", plan.ID, o, plan)
 		default:
 			expected[eventID(n)] = true
 		}
 	}
 	for _, id := range w.Events {
 		if !expected[id] {
-			f.wrong("event %s belongs to no order", id)
+			f.Wrongf("event %s belongs to no order", id)
 		}
 		delete(expected, id)
 	}
 	for id := range expected {
-		f.wrong("event %s is not there", id)
+		f.Wrongf("event %s is not there", id)
 	}
 	f.Text = fmt.Sprintf("%d orders placed, each with its event; %d declined after they were written, and nothing is there of them, no event either", len(w.Orders), declines)
 	return f
 }
 
 // checkMails: each order has one mail, by the id of its event.
-func checkMails(w *World) Finding {
-	var f Finding
+func checkMails(w *World) stage.Finding {
+	var f stage.Finding
 	mails := map[string]int{}
 	sent, repeats := 0, int64(0)
 	for customer, box := range w.Boxes {
@@ -119,13 +109,13 @@ func checkMails(w *World) Finding {
 			sent++
 			mails[m.Order]++
 			if o := w.Orders[m.Order]; o.Customer != customer || m.ID != "placed-"+m.Order || o.Nth != m.Nth {
-				f.wrong("mail %s of %s went to %s", m.ID, m.Order, customer)
+				f.Wrongf("mail %s of %s went to %s", m.ID, m.Order, customer)
 			}
 		}
 	}
 	for id := range w.Orders {
 		if mails[id] != 1 {
-			f.wrong("%s has %d mails", id, mails[id])
+			f.Wrongf("%s has %d mails", id, mails[id])
 		}
 	}
 	f.Text = fmt.Sprintf("each order has its mail exactly once: %d, by event id, and %d repeats that were recognised", sent, repeats)
@@ -133,8 +123,8 @@ func checkMails(w *World) Finding {
 }
 
 // checkRevenue: the projection says what the orders say.
-func checkRevenue(w *World) Finding {
-	var f Finding
+func checkRevenue(w *World) stage.Finding {
+	var f stage.Finding
 	expected := map[string]Total{}
 	sum := int64(0)
 	for _, o := range w.Orders {
@@ -146,12 +136,12 @@ func checkRevenue(w *World) Finding {
 	}
 	for customer, t := range expected {
 		if is := w.Totals[customer]; is.Orders != t.Orders || is.Cents != t.Cents {
-			f.wrong("%s has %d orders of %d cents in the projection, not %d of %d", customer, is.Orders, is.Cents, t.Orders, t.Cents)
+			f.Wrongf("%s has %d orders of %d cents in the projection, not %d of %d", customer, is.Orders, is.Cents, t.Orders, t.Cents)
 		}
 	}
 	for customer := range w.Totals {
 		if _, there := expected[customer]; !there {
-			f.wrong("%s has ordered nothing, and is in the projection", customer)
+			f.Wrongf("%s has ordered nothing, and is in the projection", customer)
 		}
 	}
 	f.Text = fmt.Sprintf("the projection is right to the cent: %d.%02d from %d customers", sum/100, sum%100, len(w.Totals))
@@ -160,17 +150,17 @@ func checkRevenue(w *World) Finding {
 
 // checkOrder: both handlers saw the orders of each customer in the order in which they
 // were committed. The mail that failed let the later ones pass, when it was buried.
-func checkOrder(w *World, letter outbox.Delivery) Finding {
-	var f Finding
+func checkOrder(w *World, letter outbox.Delivery) stage.Finding {
+	var f stage.Finding
 	for customer, t := range w.Totals {
 		if len(t.OutOfOrder) > 0 || t.Last != t.Orders {
-			f.wrong("revenue saw the orders of %s out of order: %v, %d the last of %d", customer, t.OutOfOrder, t.Last, t.Orders)
+			f.Wrongf("revenue saw the orders of %s out of order: %v, %d the last of %d", customer, t.OutOfOrder, t.Last, t.Orders)
 		}
 	}
 	for customer, box := range w.Boxes {
 		mails := slices.DeleteFunc(slices.Clone(box.Mails), func(m Mail) bool { return m.ID == letter.Message.ID })
 		if !slices.IsSortedFunc(mails, func(a, b Mail) int { return int(a.Nth - b.Nth) }) {
-			f.wrong("the mails of %s came out of order: %v", customer, box.Mails)
+			f.Wrongf("the mails of %s came out of order: %v", customer, box.Mails)
 		}
 	}
 	f.Text = fmt.Sprintf("the order of commits was kept for each of %d customers, by both handlers", len(w.Totals))
@@ -178,49 +168,27 @@ func checkOrder(w *World, letter outbox.Delivery) Finding {
 }
 
 // checkLetter: the mail that failed was buried after its attempts, and came after all.
-func checkLetter(w *World, cfg config, letter outbox.Delivery) Finding {
-	var f Finding
+func checkLetter(w *World, cfg config, letter outbox.Delivery) stage.Finding {
+	var f stage.Finding
 	n := brokenOrder(cfg)
 	if want := mailerID + ":" + eventID(n); letter.ID != want || letter.Attempt < mailTries || letter.LastError == "" {
-		f.wrong("the dead letter was %q after %d attempts with %q, not %s", letter.ID, letter.Attempt, letter.LastError, want)
+		f.Wrongf("the dead letter was %q after %d attempts with %q, not %s", letter.ID, letter.Attempt, letter.LastError, want)
 	}
 	plan, _ := planOrder(cfg, n)
 	if !slices.ContainsFunc(w.Boxes[plan.Customer].Mails, func(m Mail) bool { return m.ID == eventID(n) }) {
-		f.wrong("its mail did not come")
+		f.Wrongf("its mail did not come")
 	}
 	f.Text = fmt.Sprintf("the dead letter %s was put back, and delivered", letter.ID)
 	return f
 }
 
 // checkLeft: nothing is due, waits, runs or is dead.
-func checkLeft(w *World) Finding {
-	var f Finding
+func checkLeft(w *World) stage.Finding {
+	var f stage.Finding
 	want := outbox.Stats{Completed: int64(2 * len(w.Orders))}
 	if w.Stats != want {
-		f.wrong("%+v, not %+v", w.Stats, want)
+		f.Wrongf("%+v, not %+v", w.Stats, want)
 	}
 	f.Text = fmt.Sprintf("nothing left: %d deliveries, two of each event, all completed", w.Stats.Completed)
 	return f
-}
-
-// printFindings reports whether all is as it should be.
-func printFindings(out io.Writer, findings []Finding) bool {
-	const most = 5
-	good := true
-	for _, f := range findings {
-		mark := "ok  "
-		if len(f.Wrong) > 0 {
-			good, mark = false, "FAIL"
-		}
-		fmt.Fprintf(out, "  %s %s\n", mark, f.Text)
-		slices.Sort(f.Wrong)
-		for i, wrong := range f.Wrong {
-			if i == most {
-				fmt.Fprintf(out, "         and %d more\n", len(f.Wrong)-most)
-				break
-			}
-			fmt.Fprintf(out, "         %s\n", wrong)
-		}
-	}
-	return good
 }

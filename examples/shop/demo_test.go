@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
+	"github.com/execstore/mongostore/examples/internal/stage"
 	"github.com/execstore/mongostore/internal/mongotest"
 	"github.com/execstore/mongostore/outbox"
 )
@@ -40,7 +42,7 @@ func TestDemo(t *testing.T) {
 	client, database := server.Database(t)
 	cfg := smallRun(server, database)
 	var out bytes.Buffer
-	require.NoError(t, demo(t.Context(), cfg, &screen{w: &out, began: time.Now()}), "%s", &out)
+	require.NoError(t, demo(t.Context(), cfg, stage.Plain(&out)), "%s", &out)
 
 	text := out.String()
 	require.Equal(t, 6, strings.Count(text, "\n  ok   "), text)
@@ -62,7 +64,7 @@ func TestChecksCanFail(t *testing.T) {
 	client, database := server.Database(t)
 	cfg := smallRun(server, database)
 	cfg.kills = 0
-	s, err := openShop(t.Context(), cfg, client, &screen{w: new(bytes.Buffer)})
+	s, err := openShop(t.Context(), cfg, client, stage.Plain(new(bytes.Buffer)))
 	require.NoError(t, err)
 	require.NoError(t, s.run(t.Context()))
 
@@ -114,10 +116,10 @@ func TestChecksCanFail(t *testing.T) {
 	})
 }
 
-func requireWrong(t *testing.T, findings []Finding, wrong string) {
+func requireWrong(t *testing.T, findings []stage.Finding, wrong string) {
 	t.Helper()
 	var out bytes.Buffer
-	good := printFindings(&out, findings)
+	good := stage.Print(&out, findings)
 	if wrong == "" {
 		require.True(t, good, "%s", &out)
 		return
@@ -173,10 +175,10 @@ func TestProcessThatEndsByItselfFailsTheRun(t *testing.T) {
 	server := mongotest.ReplicaSet(t)
 	_, database := server.Database(t)
 	f := newFleet(smallRun(server, database))
-	require.NoError(t, f.startAll())
-	defer f.stop()
-	require.NoError(t, f.slots[1].cmd.Process.Kill())
-	require.ErrorContains(t, <-f.broken, "process 1 (pid ")
+	require.NoError(t, f.Start())
+	defer f.Stop()
+	require.NoError(t, syscall.Kill(f.Pid(1), syscall.SIGKILL))
+	require.ErrorContains(t, <-f.Broken(), "process 1 (pid ")
 }
 
 func TestParse(t *testing.T) {
@@ -190,7 +192,7 @@ func TestParse(t *testing.T) {
 	require.NotZero(t, cfg.seed)
 	require.NotEmpty(t, cfg.database)
 	require.False(t, cfg.keep)
-	t.Setenv(uriVariable, "mongodb://other")
+	t.Setenv("MONGOSTORE_EXAMPLE_URI", "mongodb://other")
 	child, err := parse(append(cfg.args(), "-worker", "2"))
 	require.NoError(t, err)
 	want := cfg

@@ -19,14 +19,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"strconv"
-	"syscall"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/execstore/mongostore/examples/internal/stage"
 )
 
 type config struct {
@@ -45,20 +44,9 @@ func main() {
 		os.Exit(2)
 	}
 	if cfg.worker >= 0 {
-		err = workerProcess(cfg)
-	} else {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		err = demo(ctx, cfg, newScreen(os.Stdout))
-		stop()
+		stage.Exit("shop", workerProcess(cfg))
 	}
-	switch {
-	case errors.Is(err, context.Canceled):
-		fmt.Fprintln(os.Stderr, "shop: stopped")
-		os.Exit(130)
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "shop:", err)
-		os.Exit(1)
-	}
+	stage.Exit("shop", stage.Run(func(ctx context.Context, out *stage.Screen) error { return demo(ctx, cfg, out) }))
 }
 
 func parse(args []string) (config, error) {
@@ -75,7 +63,7 @@ func parse(args []string) (config, error) {
 	flags.IntVar(&cfg.worker, "worker", -1, "be this process (the demo starts its processes so)")
 	_ = flags.Parse(args)
 	if cfg.worker >= 0 {
-		cfg.uri = os.Getenv(uriVariable)
+		cfg.uri = stage.URI()
 	}
 	if cfg.seed == 0 {
 		cfg.seed = uint64(rand.Uint32()) + 1
@@ -103,23 +91,14 @@ func (c config) args() []string {
 }
 
 // demo runs the shop, checks what it left behind and prints it.
-func demo(ctx context.Context, cfg config, out *screen) (err error) {
+func demo(ctx context.Context, cfg config, out *stage.Screen) (err error) {
 	client, err := connectAs(ctx, cfg, os.Getpid())
 	if err != nil {
 		return err
 	}
 	db := client.Database(cfg.database)
-	defer func() {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
-		defer cancel()
-		if cfg.keep || err != nil && ctx.Err() == nil {
-			out.line("shop: the database %s is kept", cfg.database)
-		} else {
-			_ = db.Drop(end) // its server may be gone by now
-		}
-		_ = client.Disconnect(end)
-	}()
-	out.line("shop: %d orders, %d customers, %d processes, %d kills, seed %d, database %s",
+	defer func() { stage.Leave(ctx, db, cfg.keep || err != nil && ctx.Err() == nil, "shop", out) }()
+	out.Line("shop: %d orders, %d customers, %d processes, %d kills, seed %d, database %s",
 		cfg.orders, customers(cfg.orders), cfg.workers, cfg.kills, cfg.seed, cfg.database)
 	s, err := openShop(ctx, cfg, client, out)
 	if err != nil {
@@ -132,9 +111,9 @@ func demo(ctx context.Context, cfg config, out *screen) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out.w, "\nChecked, on what is stored:\n")
-	good := printFindings(out.w, check(world, cfg, s.requeued))
-	s.tell(out.w, world)
+	fmt.Fprintf(out, "\nChecked, on what is stored:\n")
+	good := stage.Print(out, check(world, cfg, s.requeued))
+	s.tell(out, world)
 	if !good {
 		return errors.New("the checks marked FAIL do not hold")
 	}
@@ -143,15 +122,5 @@ func demo(ctx context.Context, cfg config, out *screen) (err error) {
 
 // connectAs waits a little for the server to answer, and tells it which process this is.
 func connectAs(ctx context.Context, cfg config, pid int) (*mongo.Client, error) {
-	client, err := mongo.Connect(options.Client().ApplyURI(cfg.uri).SetAppName(appName(cfg, pid)))
-	if err != nil {
-		return nil, fmt.Errorf("-uri: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if err := client.Ping(ctx, readpref.Primary()); err != nil {
-		_ = client.Disconnect(context.WithoutCancel(ctx))
-		return nil, fmt.Errorf("no MongoDB answers at -uri: %w", err)
-	}
-	return client, nil
+	return stage.Connect(ctx, cfg.uri, options.Client().SetAppName(appName(cfg, pid)))
 }

@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/execstore/mongostore/examples/internal/stage"
 	"github.com/execstore/mongostore/outbox"
 )
 
@@ -88,7 +89,7 @@ func (d *desk) open(ctx context.Context) error {
 		if err != nil && !errors.Is(err, errDeclined) && !mongo.IsDuplicateKeyError(err) { // the killed one's commit was still on its way
 			return err
 		}
-		pause(ctx, d.cfg.pace)
+		stage.Pause(ctx, d.cfg.pace)
 	}
 	return nil
 }

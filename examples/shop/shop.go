@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
+	"github.com/execstore/mongostore/examples/internal/stage"
 	"github.com/execstore/mongostore/outbox"
 )
 
@@ -24,8 +25,8 @@ type shop struct {
 	cfg    config
 	db     *mongo.Database
 	store  *outbox.Store
-	fleet  *fleet
-	screen *screen
+	fleet  *stage.Fleet[Counts]
+	screen *stage.Screen
 	rng    *rand.Rand
 	reaper *reaper
 
@@ -49,7 +50,7 @@ func brokenOrder(cfg config) int {
 	return n
 }
 
-func openShop(ctx context.Context, cfg config, client *mongo.Client, out *screen) (*shop, error) {
+func openShop(ctx context.Context, cfg config, client *mongo.Client, out *stage.Screen) (*shop, error) {
 	store, err := openStore(cfg, client)
 	if err != nil {
 		return nil, err
@@ -77,7 +78,7 @@ func openShop(ctx context.Context, cfg config, client *mongo.Client, out *screen
 // run returns when all is delivered. The processes are gone then.
 func (s *shop) run(ctx context.Context) error {
 	began := time.Now()
-	err := s.fleet.startAll()
+	err := s.fleet.Start()
 	if err == nil {
 		err = s.watch(ctx, s.workedOff)
 	}
@@ -87,12 +88,12 @@ func (s *shop) run(ctx context.Context) error {
 	if err == nil {
 		err = s.watch(ctx, s.nothingLeft)
 	}
-	s.fleet.stop()
+	s.fleet.Stop()
 	if err != nil {
-		s.screen.line("  stopped after %d deliveries; the processes are gone", s.done)
+		s.screen.Line("  stopped after %d deliveries; the processes are gone", s.done)
 		return err
 	}
-	s.screen.line("  all %d deliveries are made in %.1f s; the processes are gone", s.done, time.Since(began).Seconds())
+	s.screen.Line("  all %d deliveries are made in %.1f s; the processes are gone", s.done, time.Since(began).Seconds())
 	return nil
 }
 
@@ -111,7 +112,7 @@ func (s *shop) watch(ctx context.Context, reached func(outbox.Stats) bool) error
 			s.done, s.moved = stats.Completed, time.Now()
 		}
 		s.waited = max(s.waited, stats.Waiting)
-		s.screen.progress("  %d/%d orders placed · %d delivered, %d due or running, %d waiting behind others, %d dead",
+		s.screen.Progress("  %d/%d orders placed · %d delivered, %d due or running, %d waiting behind others, %d dead",
 			s.placed, accepted(s.cfg), stats.Completed, stats.Pending+stats.Processing, stats.Waiting, stats.Dead)
 		if reached(stats) {
 			return nil
@@ -157,7 +158,7 @@ func (s *shop) mend(ctx context.Context) error {
 		return err
 	}
 	for _, d := range page.Items {
-		s.screen.line("  dead letter %s after %d attempts: %s", d.ID, d.Attempt, d.LastError)
+		s.screen.Line("  dead letter %s after %d attempts: %s", d.ID, d.Attempt, d.LastError)
 		if d.ID == mailerID+":"+eventID(brokenOrder(s.cfg)) {
 			s.requeued = d
 		}
@@ -169,7 +170,7 @@ func (s *shop) mend(ctx context.Context) error {
 		return err
 	}
 	n, err := s.store.Requeue(ctx, s.requeued.ID)
-	s.screen.line("  its cause is mended, and %d put back", n)
+	s.screen.Line("  its cause is mended, and %d put back", n)
 	return err
 }
 
@@ -178,13 +179,13 @@ func (s *shop) killSome() error {
 	all := int64(2 * accepted(s.cfg)) // two handlers
 	for s.kills < s.cfg.kills && s.done >= int64(s.kills+1)*all/int64(s.cfg.kills+1) {
 		slot := s.rng.IntN(s.cfg.workers)
-		pid, err := s.fleet.kill(slot)
+		pid, err := s.fleet.Kill(slot)
 		if err != nil {
 			return err
 		}
 		s.kills++
 		s.reaper.dead = append(s.reaper.dead, appName(s.cfg, pid))
-		s.screen.line("  kill %d of %d: process %d (pid %d) with SIGKILL after %d deliveries, and another in its place", s.kills, s.cfg.kills, slot, pid, s.done)
+		s.screen.Line("  kill %d of %d: process %d (pid %d) with SIGKILL after %d deliveries, and another in its place", s.kills, s.cfg.kills, slot, pid, s.done)
 	}
 	return nil
 }
@@ -194,7 +195,7 @@ func (s *shop) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case err := <-s.fleet.broken:
+	case err := <-s.fleet.Broken():
 		return err
 	case <-time.After(tick):
 		return nil
@@ -203,7 +204,7 @@ func (s *shop) wait(ctx context.Context) error {
 
 // tell prints the statistics.
 func (s *shop) tell(out io.Writer, w *World) {
-	c := s.fleet.counts()
+	c := s.fleet.Counts()
 	fmt.Fprintf(out, "  %d kills, %d of them in the middle of transactions; %d deliveries told of, %d failures tried again, %d dead letters, %d leases lost; at most %d waited behind others\n",
 		s.kills, s.reaper.ended, c.Delivered, c.Retried, c.Buried, c.LostLeases, s.waited)
 	fmt.Fprintf(out, "  the store: %d completed, %d pending, %d waiting, %d processing, %d dead\n",

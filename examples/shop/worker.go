@@ -2,20 +2,16 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"sync"
 	"sync/atomic"
-	"syscall"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/execstore/mongostore"
+	"github.com/execstore/mongostore/examples/internal/stage"
 	"github.com/execstore/mongostore/outbox"
 )
 
@@ -23,11 +19,13 @@ import (
 // in them.
 type Counts struct{ Delivered, Retried, Buried, LostLeases int64 }
 
-func (c *Counts) add(d Counts) {
-	c.Delivered += d.Delivered
-	c.Retried += d.Retried
-	c.Buried += d.Buried
-	c.LostLeases += d.LostLeases
+// Plus adds another process's.
+func (c Counts) Plus(d Counts) Counts {
+	return Counts{c.Delivered + d.Delivered, c.Retried + d.Retried, c.Buried + d.Buried, c.LostLeases + d.LostLeases}
+}
+
+func newFleet(cfg config) *stage.Fleet[Counts] {
+	return stage.NewFleet[Counts](cfg.workers, cfg.uri, cfg.args()...)
 }
 
 // tally counts what the bus tells.
@@ -50,8 +48,6 @@ func (t *tally) counts() Counts {
 	return Counts{t.delivered.Load(), t.retried.Load(), t.buried.Load(), t.lost.Load()}
 }
 
-const reportEvery = 200 * time.Millisecond
-
 // openStore is the store of each process of a run.
 func openStore(cfg config, client *mongo.Client) (*outbox.Store, error) {
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
@@ -62,13 +58,8 @@ func openStore(cfg config, client *mongo.Client) (*outbox.Store, error) {
 // handlers, until the pipe on stdin closes, which it also does when the parent dies. It
 // reports its Counts on stdout.
 func workerProcess(cfg config) error {
-	signal.Ignore(os.Interrupt, syscall.SIGTERM) // they reach all processes; the parent decides
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := stage.ByParent()
 	defer cancel()
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
 	client, err := connectAs(ctx, cfg, os.Getpid())
 	if err != nil {
 		return err
@@ -85,7 +76,7 @@ func workerProcess(cfg config) error {
 	}
 	var all sync.WaitGroup
 	var deskErr error
-	all.Go(func() { report(ctx, &done) })
+	all.Go(func() { stage.Report(ctx, done.counts) })
 	all.Go(func() {
 		if deskErr = newDesk(cfg, cfg.worker, db, store, bus).open(ctx); deskErr != nil {
 			cancel()
@@ -97,23 +88,4 @@ func workerProcess(cfg config) error {
 		deskErr = nil // told to stop
 	}
 	return errors.Join(err, deskErr)
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
-}
-
-// report writes the counts, one JSON document a line, and once more at the end.
-func report(ctx context.Context, t *tally) {
-	out := json.NewEncoder(os.Stdout)
-	for ctx.Err() == nil {
-		_ = out.Encode(t.counts()) // a parent that is gone closes stdin too
-		pause(ctx, reportEvery)
-	}
-	_ = out.Encode(t.counts())
 }
