@@ -42,6 +42,11 @@ demo/shop: ## run a shop on the outbox while its processes are killed, and check
 	@$(TOOLS) && $(GO) build -o .bin/ ./examples/shop
 	@$(WITHMONGO) -only replicaset -- .bin/shop $(ARGS)
 
+.PHONY: shell
+shell: ## open a shell with a standalone server and a replica set to try things on, which are gone at its end
+	@$(TOOLS)
+	@$(WITHMONGO) -- sh -c 'echo "standalone:  $$MONGOSTORE_TEST_URI"; echo "replica set: $$MONGOSTORE_TEST_RS_URI"; exec $${SHELL:-sh}'
+
 .PHONY: test
 test: ## run all tests on a standalone and a replica set of one, under the race detector where there is one
 	@echo "mongostore: building the tests (the first time this takes minutes), $(if $(RACE),with -race,WITHOUT -race: it needs cgo and a C compiler)"

@@ -89,7 +89,8 @@ func NewBus(store *Store, cfg BusConfig) (*Bus, error) {
 // released, handlers get StopTimeout, and those that go on longer have their ctx
 // cancelled and are waited for. It goes on through errors of the server. It does not call
 // Setup, but warns in the log if that was forgotten. At most one Run or Drain at a time.
-// Returns ErrInvalid if the bus runs already, or ctx has an open transaction.
+// Returns ErrInvalid if the bus runs already, or ctx has an open transaction;
+// ErrNoTransactions on a standalone server.
 func (b *Bus) Run(ctx context.Context) error {
 	ctx, err := refuseTransaction(ctx)
 	if err != nil {
@@ -100,7 +101,9 @@ func (b *Bus) Run(ctx context.Context) error {
 		return err
 	}
 	defer b.end()
-	b.store.warnWithoutSetup(ctx)
+	if err := b.store.sayWhatIsMissing(ctx); err != nil {
+		return wrapErr("run", err)
+	}
 	var all sync.WaitGroup
 	for _, sub := range subs {
 		leave := b.store.listeners.add(sub.id, func() { sub.runner.Wake("") })
@@ -118,8 +121,8 @@ func (b *Bus) Run(ctx context.Context) error {
 // published, and returns how many deliveries it completed: for tests, and for jobs that
 // run from time to time. What backs off, is delayed, or is leased by others is not due.
 // At most one Run or Drain at a time.
-// Returns ErrInvalid if the bus runs already, or ctx has an open transaction; else ctx's
-// error, or that of a claim.
+// Returns ErrInvalid if the bus runs already, or ctx has an open transaction;
+// ErrNoTransactions on a standalone server; else ctx's error, or that of a claim.
 func (b *Bus) Drain(ctx context.Context) (int, error) {
 	ctx, err := refuseTransaction(ctx)
 	if err != nil {
@@ -130,6 +133,9 @@ func (b *Bus) Drain(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	defer b.end()
+	if err := b.store.sayWhatIsMissing(ctx); err != nil {
+		return 0, wrapErr("drain", err)
+	}
 	before := b.counted.Load()
 	if err = b.store.repair(ctx); err == nil { // a test must not depend on when the last one was
 		err = b.drain(ctx, subs)

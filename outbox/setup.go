@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -64,12 +65,21 @@ func (s *Store) requireReplicaSet(ctx context.Context) error {
 	return nil
 }
 
-// warnWithoutSetup looks for the indexes that every claim needs.
-func (s *Store) warnWithoutSetup(ctx context.Context) {
+// sayWhatIsMissing is an error on a server on which nothing can be published, and warns
+// where the indexes are missing that every claim needs. Nothing is said of a server that
+// does not answer.
+func (s *Store) sayWhatIsMissing(ctx context.Context) error {
 	ctx, cancel := bounded(outside(ctx))
 	defer cancel()
+	if err := s.requireReplicaSet(ctx); err != nil {
+		if errors.Is(err, ErrNoTransactions) {
+			return err
+		}
+		return nil
+	}
 	if missing := indexes.MissingNames(ctx, s.deliveries, deliveryIndexes); len(missing) > 0 {
 		s.cfg.Logger.Warn("outbox: Store.Setup was not called, every claim scans the collection",
 			"collection", s.deliveries.Name(), "missing", missing)
 	}
+	return nil
 }
