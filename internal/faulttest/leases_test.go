@@ -42,7 +42,7 @@ func TestHistoriesOfLeases(t *testing.T) {
 	for i, client := range clients {
 		store, err := mongostore.New(client, cfg)
 		require.NoError(t, err)
-		proxies[i].start()
+		proxies[i].start(badWeather)
 		for n := range 3 {
 			n += 3 * i
 			workers.Go(func() { l.hold(ctx, store, rand.New(rand.NewPCG(from, uint64(n)))) })

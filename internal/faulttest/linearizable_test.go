@@ -60,37 +60,6 @@ func record(t *testing.T, client *mongo.Client, from uint64, r *row, length time
 	return rec
 }
 
-// storm makes the weather worse than start does: one message in thirty, and above all
-// writes that arrive after their client has gone.
-func (l *lossy) storm() {
-	l.proxy.OnRequest(func(m *mongotest.Message) mongotest.Action {
-		switch n := l.roll(1000); {
-		case n < 5:
-			return mongotest.Cut
-		case n < 20:
-			return mongotest.Strand(l.soon())
-		case n < 22:
-			return mongotest.Drop
-		case n < 27:
-			return mongotest.Delay(time.Duration(l.roll(30)) * time.Millisecond)
-		case n < 30 && !inTransaction(m):
-			return mongotest.Twice
-		}
-		return mongotest.Pass
-	})
-	l.proxy.OnReply(func(*mongotest.Message) mongotest.Action {
-		switch n := l.roll(1000); {
-		case n < 20:
-			return mongotest.Cut
-		case n < 22:
-			return mongotest.Drop
-		case n < 30:
-			return mongotest.Delay(time.Duration(l.roll(30)) * time.Millisecond)
-		}
-		return mongotest.Pass
-	})
-}
-
 // TestHistoriesWithLostReplies loses replies and requests, and lets requests arrive late.
 func TestHistoriesWithLostReplies(t *testing.T) {
 	t.Parallel()
@@ -102,7 +71,7 @@ func TestHistoriesWithLostReplies(t *testing.T) {
 			r := &row{Fault: "replies and requests lost, cut, late, twice; histories", Topology: topology.name}
 			clients, proxies := lossyClients(t, cluster, from, 3, options.Client().SetRetryWrites(false))
 			for _, l := range proxies {
-				l.storm()
+				l.start(worseWeather)
 			}
 			rec := record(t, cluster.Client(), from, r, duration(t), clients...)
 			<-time.After(duration(t))

@@ -24,13 +24,17 @@ import (
 func TestEveryOperationWhileRepliesAreLost(t *testing.T) {
 	t.Parallel()
 	from := seed(t)
+	clusters := make([]*mongotest.Cluster, 0, len(topologies))
+	for _, topology := range topologies {
+		clusters = append(clusters, mongotest.Start(t, topology.opts))
+	}
 	ctx, stop := context.WithTimeout(t.Context(), duration(t))
 	defer stop()
 	var lanes sync.WaitGroup
 	var rows []*row
 	var scenes [][]*scene
-	for _, topology := range topologies {
-		cluster := mongotest.Start(t, topology.opts)
+	for k, topology := range topologies {
+		cluster := clusters[k]
 		storms := func(store string, ops []operation) {
 			r := &row{Fault: "every operation: replies and requests lost, cut, late, twice", Topology: topology.name, Store: store}
 			var mine []*scene
@@ -40,7 +44,7 @@ func TestEveryOperationWhileRepliesAreLost(t *testing.T) {
 				rnd := rand.New(rand.NewPCG(from, uint64(len(rows)*100+i)))
 				lanes.Go(func() {
 					successes := map[string]string{}
-					for ctx.Err() == nil && !t.Failed() {
+					for first := true; first || ctx.Err() == nil && !t.Failed(); first = false {
 						(&storm{scene: s, op: ops[rnd.IntN(len(ops))], row: r, rnd: rnd, successes: successes}).run()
 					}
 				})

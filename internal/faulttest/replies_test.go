@@ -31,36 +31,63 @@ func newLossy(t *testing.T, addr string, seed, stream uint64) *lossy {
 	return &lossy{proxy: mongotest.NewProxy(t, addr), rnd: rand.New(rand.NewPCG(seed, stream))}
 }
 
-// start makes the weather bad: about one message in a hundred, each way.
-func (l *lossy) start() {
+// weather is how many messages in ten thousand are struck, each way.
+type weather struct {
+	cut, strand, drop, delay, twice int // requests
+	replyCut, replyDrop, replyDelay int
+}
+
+var (
+	badWeather = weather{cut: 50, strand: 30, drop: 4, delay: 96, twice: 80, replyCut: 80, replyDrop: 4, replyDelay: 96}
+	// worseWeather lets above all writes arrive after their client has gone.
+	worseWeather = weather{cut: 50, strand: 150, drop: 20, delay: 50, twice: 30, replyCut: 200, replyDrop: 20, replyDelay: 80}
+)
+
+// start lets the weather begin.
+func (l *lossy) start(w weather) {
 	l.proxy.OnRequest(func(m *mongotest.Message) mongotest.Action {
-		n := l.roll(10_000)
-		switch {
-		case n < 50:
+		switch l.lot(w.cut, w.strand, w.drop, w.delay, w.twice) {
+		case 0:
 			return mongotest.Cut
-		case n < 80:
+		case 1:
 			return mongotest.Strand(l.soon())
-		case n < 84:
+		case 2:
 			return mongotest.Drop
-		case n < 180:
-			return mongotest.Delay(time.Duration(l.roll(30)) * time.Millisecond)
-		case n < 260 && !inTransaction(m):
-			return mongotest.Twice
+		case 3:
+			return l.delay()
+		case 4:
+			if !inTransaction(m) {
+				return mongotest.Twice
+			}
 		}
 		return mongotest.Pass
 	})
 	l.proxy.OnReply(func(*mongotest.Message) mongotest.Action {
-		n := l.roll(10_000)
-		switch {
-		case n < 80:
+		switch l.lot(w.replyCut, w.replyDrop, w.replyDelay) {
+		case 0:
 			return mongotest.Cut
-		case n < 84:
+		case 1:
 			return mongotest.Drop
-		case n < 180:
-			return mongotest.Delay(time.Duration(l.roll(30)) * time.Millisecond)
+		case 2:
+			return l.delay()
 		}
 		return mongotest.Pass
 	})
+}
+
+// lot draws one of the chances, of so many in ten thousand each, or none.
+func (l *lossy) lot(chances ...int) int {
+	n := l.roll(10_000)
+	for i, chance := range chances {
+		if n -= chance; n < 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+func (l *lossy) delay() mongotest.Action {
+	return mongotest.Delay(time.Duration(l.roll(30)) * time.Millisecond)
 }
 
 func (l *lossy) stop() {
@@ -161,7 +188,7 @@ func lossyCommits(ctx context.Context, t *testing.T, cluster *mongotest.Cluster,
 	for i, client := range clients {
 		store, err := mongostore.New(client, mongostore.Config{Database: database})
 		require.NoError(t, err)
-		proxies[i].start()
+		proxies[i].start(badWeather)
 		for w := range 2 {
 			w += 2 * i
 			workers.Go(func() { work.work(ctx, t, store, w, rand.New(rand.NewPCG(from, uint64(w)))) })
@@ -189,7 +216,7 @@ func lossyEvents(ctx context.Context, t *testing.T, cluster *mongotest.Cluster, 
 		store, err := outbox.New(client, outbox.Config{Database: database})
 		require.NoError(t, err)
 		orders := client.Database(database).Collection("orders")
-		proxies[i].start()
+		proxies[i].start(badWeather)
 		rnd := rand.New(rand.NewPCG(from, uint64(i)))
 		if i%2 == 0 {
 			workers.Go(func() { work.publish(ctx, t, store, orders, i, rnd) })
