@@ -92,12 +92,13 @@ var outboxOperations = []operation{
 	}},
 	{name: "Claim", collections: outboxCollections, ignored: []string{"attempts", "due_at", "suspect_since"}, prepare: func(s *scene) call {
 		s.appended()
-		store, first := s.outbox(s.far), true
+		first := true
 		return func(ctx context.Context) error {
 			if !first {
 				s.clock.Advance(2 * longLease) // what was leased comes back when its lease ends
 			}
 			first = false
+			store := s.outbox(s.far) // another process: one leaves expired leases alone for 2 s if taking them took long
 			ds, err := store.Claim(ctx, outbox.ClaimOptions{Handlers: eventHandlers, Limit: 10, LeaseFor: longLease})
 			return all(len(ds), 4, err)
 		}
