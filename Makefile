@@ -58,7 +58,7 @@ test/faults: ## break servers, connections and processes on purpose for DURATION
 	@echo "mongostore: building the fault suite"
 	@$(TOOLS)
 	@rm -f $(FAULTS)
-	@MONGOSTORE_TEST_DURATION=$(DURATION) MONGOSTORE_TEST_REPORT=$(FAULTS) $(REPORT) -- $(GO) test -tags faults -json -count 1 -parallel 6 -timeout $(if $(filter 10s,$(DURATION)),20m,8h) $(TESTFLAGS) ./internal/faulttest
+	@MONGOSTORE_TEST_DURATION=$(DURATION) MONGOSTORE_TEST_REPORT=$(FAULTS) $(REPORT) -- $(GO) test -tags faults -json -count 1 $(if $(filter 10s,$(DURATION)),-parallel 6 -timeout 20m,-parallel 2 -timeout 8h) $(TESTFLAGS) ./internal/faulttest
 
 .PHONY: test/mutants
 test/mutants: ## break one rule of the stores after the other, and see that the fault suite notices

@@ -17,6 +17,7 @@ const (
 	upsertMost  = 64      // events that are written without asking first which are known
 	appendMost  = 20_000  // events in one command
 	appendLanes = 100_000 // lanes that one command may name
+	appendNames = 4 << 20 // bytes of ids, and of lanes, that one command may name
 )
 
 // Append stores events and their deliveries in the transaction that ctx carries, one
@@ -42,16 +43,30 @@ func (s *Store) Append(ctx context.Context, msgs ...Message) error {
 	if err != nil {
 		return err
 	}
-	widest := 1
-	for _, e := range entries {
-		widest = max(widest, len(e.handlers))
-	}
-	for chunk := range slices.Chunk(entries, max(1, min(appendMost, appendLanes/widest))) {
-		if err := s.append(ctx, chunk, now); err != nil {
+	for len(entries) > 0 {
+		n := appendable(entries)
+		if err := s.append(ctx, entries[:n], now); err != nil {
 			return wrapErr("append", err)
 		}
+		entries = entries[n:]
 	}
 	return nil
+}
+
+// appendable is how many entries one command can take, at least one.
+func appendable(entries []entry) int {
+	const each = 16 // bytes around a name in a list
+	ids, lanes, names := 0, 0, 0
+	for i, e := range entries {
+		ids += len(e.id) + each
+		for _, h := range e.handlers {
+			lanes, names = lanes+1, names+len(h)+len(e.key)+each
+		}
+		if i > 0 && (i == appendMost || lanes > appendLanes || max(ids, names) > appendNames) {
+			return i
+		}
+	}
+	return len(entries)
 }
 
 // append looks at the lanes while it writes the events, then numbers and inserts the

@@ -80,7 +80,7 @@ func (d *Delivery) valid() error {
 	case d.Token == "":
 		return invalid("Token", "is empty: claim the delivery first")
 	}
-	return validText("ID", d.ID)
+	return validDelivery("ID", d.ID)
 }
 
 // finish is one delivery to end.

@@ -152,9 +152,19 @@ func validText(field, s string) error {
 	return optionalText(field, s)
 }
 
-func optionalText(field, s string) error {
-	if len(s) > maxName {
-		return invalid(field, fmt.Sprintf("has %d bytes, %d are allowed", len(s), maxName))
+// validDelivery checks the id of a delivery: a handler and an event's id.
+func validDelivery(field, id string) error {
+	if id == "" {
+		return invalid(field, "is empty")
+	}
+	return textUpTo(2*maxName+1, field, id)
+}
+
+func optionalText(field, s string) error { return textUpTo(maxName, field, s) }
+
+func textUpTo(most int, field, s string) error {
+	if len(s) > most {
+		return invalid(field, fmt.Sprintf("has %d bytes, %d are allowed", len(s), most))
 	}
 	if reason := names.Text(s); reason != "" {
 		return invalid(field, reason)

@@ -23,6 +23,7 @@ type PurgeOptions struct {
 const (
 	defaultPurge = 500
 	mostPurged   = 10_000
+	purgeNames   = 4 << 20 // bytes of ids and keys that one transaction names
 )
 
 // Purge deletes finished deliveries, and events of which none is left, and tells how many
@@ -73,7 +74,9 @@ func (s *Store) purge(ctx context.Context, status string, before time.Time, batc
 		}
 		var ids bson.A
 		events, keys := map[string]bool{}, map[string]bool{}
-		for _, doc := range docs {
+		for bytes, i := 0, 0; i < len(docs) && bytes < purgeNames; i++ {
+			doc := docs[i]
+			bytes += len(doc)
 			ids = append(ids, doc.Lookup("_id"))
 			events[text(doc.Lookup("event_id"))] = true
 			if key := text(doc.Lookup("key")); key != "" {
@@ -90,7 +93,7 @@ func (s *Store) purge(ctx context.Context, status string, before time.Time, batc
 			return total, err
 		}
 		s.cleanCounters(ctx, keysOf(keys))
-		if len(docs) < batch {
+		if len(ids) < batch && len(ids) == len(docs) {
 			return total, nil
 		}
 	}

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
@@ -16,7 +17,7 @@ import (
 // then counts nothing.
 func (s *Store) Requeue(ctx context.Context, deliveryIDs ...string) (int, error) {
 	for i, id := range deliveryIDs {
-		if err := validText(fmt.Sprintf("deliveryIDs[%d]", i), id); err != nil {
+		if err := validDelivery(fmt.Sprintf("deliveryIDs[%d]", i), id); err != nil {
 			return 0, err
 		}
 	}
@@ -24,9 +25,17 @@ func (s *Store) Requeue(ctx context.Context, deliveryIDs ...string) (int, error)
 	if err != nil || len(deliveryIDs) == 0 {
 		return 0, err
 	}
-	n, err := s.requeue(ctx, deliveryIDs)
-	return n, wrapErr("requeue", err)
+	total := 0
+	for some := range slices.Chunk(deliveryIDs, requeueMost) {
+		n, err := s.requeue(ctx, some)
+		if total += n; err != nil {
+			return total, wrapErr("requeue", err)
+		}
+	}
+	return total, nil
 }
+
+const requeueMost = 1000 // deliveries in one command
 
 func (s *Store) requeue(ctx context.Context, ids []string) (int, error) {
 	now := s.now()

@@ -189,8 +189,8 @@ func lossyCommits(ctx context.Context, t *testing.T, cluster *mongotest.Cluster,
 		store, err := mongostore.New(client, mongostore.Config{Database: database})
 		require.NoError(t, err)
 		proxies[i].start(badWeather)
-		for w := range 2 {
-			w += 2 * i
+		for w := range 4 {
+			w += 4 * i
 			workers.Go(func() { work.work(ctx, t, store, w, rand.New(rand.NewPCG(from, uint64(w)))) })
 		}
 	}
