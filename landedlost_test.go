@@ -1,11 +1,14 @@
 package mongostore_test
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/execstore/mongostore"
 	"github.com/execstore/mongostore/internal/mongotest"
@@ -84,4 +87,49 @@ func TestAnEventThatWasSeenAndThenLostIsNotToldAsHandled(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, seen)
 	})
+}
+
+// TestAnExecutionThatIsDeletedWhileTheJournalIsAwaitedLeavesTheCallersValueAlone deletes
+// the document between the read and the wait.
+func TestAnExecutionThatIsDeletedWhileTheJournalIsAwaitedLeavesTheCallersValueAlone(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, server *mongotest.Server) {
+		b := newBehind(t, server, mongostore.Config{})
+		_, err := b.direct.Commit(t.Context(), newOrder("ord-1"), everything("ev-1"))
+		require.NoError(t, err)
+		b.proxy.OnRequest(func(m *mongotest.Message) mongotest.Action {
+			if m.Command == "update" {
+				_, err := b.executions.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: "ord-1"}})
+				noError(t, err, "delete")
+			}
+			return mongotest.Pass
+		})
+		got := order{Total: 42}
+		_, err = b.store.LoadForEvent(t.Context(), "ord-1", "ev-1", &got)
+		require.ErrorIs(t, err, mongostore.ErrNotFound)
+		require.Equal(t, order{Total: 42}, got)
+	})
+}
+
+// TestAHandledEventInASnapshotSession: what such a session shows stays as it was, and no
+// wait brings it nearer to what is stored now.
+func TestAHandledEventInASnapshotSession(t *testing.T) {
+	t.Parallel()
+	server := mongotest.ReplicaSet(t)
+	client, database := server.Database(t)
+	s := newStore(t, client, database, mongostore.Config{ProcessedMax: 1})
+	o := newOrder("ord-1")
+	_, err := s.Commit(t.Context(), o, mongostore.Changes{Processed: "ev-1"})
+	require.NoError(t, err)
+	sess, err := client.StartSession(options.Session().SetSnapshot(true))
+	require.NoError(t, err)
+	defer sess.EndSession(context.Background())
+	ctx := mongo.NewSessionContext(t.Context(), sess)
+	var got order
+	require.NoError(t, s.Load(ctx, "ord-1", &got))
+	_, err = s.Commit(t.Context(), o, mongostore.Changes{Processed: "ev-2"})
+	require.NoError(t, err)
+	seen, err := s.LoadForEvent(ctx, "ord-1", "ev-1", &got)
+	require.NoError(t, err)
+	require.True(t, seen, "of the snapshot")
 }

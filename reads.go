@@ -56,15 +56,22 @@ func byID(id string) bson.D { return bson.D{{Key: "_id", Value: id}} }
 // Returns ErrDamaged if the document cannot be read.
 // Returns ErrInvalid if exe cannot be an Execution or id is not valid.
 func (s *Store) Load(ctx context.Context, id string, exe Execution) error {
-	_, err := s.load(ctx, id, exe, loadOptions)
-	return err
+	h, err := headerOf(exe)
+	if err != nil {
+		return err
+	}
+	doc, err := s.read(ctx, id, loadOptions)
+	if err != nil {
+		return err
+	}
+	return s.fill(exe, h, id, doc)
 }
 
 // LoadForEvent is Load, and tells in the same trip whether the event has been
 // handled: seen is true while its id is among the newest Config.ProcessedMax. The
 // ids themselves stay on the server. Who is told true may forget the event: it is then as
-// durable as an acknowledged commit, for which a second trip waits. Joins a session in ctx,
-// without that trip.
+// durable as an acknowledged commit, for which a second trip waits. Joins a session in ctx;
+// there is no second trip then.
 // Returns ErrNotFound if nothing was committed under id; exe is then untouched.
 // Returns ErrDamaged if the document cannot be read.
 // Returns ErrInvalid if exe cannot be an Execution or an id is not valid.
@@ -74,20 +81,29 @@ func (s *Store) LoadForEvent(ctx context.Context, id, eventID string, exe Execut
 	}
 	projection := append(loadProjection[:len(loadProjection):len(loadProjection)],
 		bson.E{Key: "processed", Value: isMember(eventID, "$processed")})
-	sess := mongo.SessionFromContext(ctx)
-	inTransaction := sess != nil && sess.TransactionRunning()
+	h, err := headerOf(exe)
+	if err != nil {
+		return false, err
+	}
+	inSession := mongo.SessionFromContext(ctx) != nil
 	for {
-		doc, err := s.load(ctx, id, exe, options.FindOne().SetProjection(projection))
+		doc, err := s.read(ctx, id, options.FindOne().SetProjection(projection))
 		if err != nil {
 			return false, err
 		}
-		if seen, _ = doc.Lookup("processed").BooleanOK(); !seen || inTransaction {
-			return seen, nil
+		if seen, _ = doc.Lookup("processed").BooleanOK(); seen && !inSession {
+			still, err := s.awaitProcessed(ctx, id, eventID)
+			if err != nil {
+				return false, wrapErr("wait for processed events of", id, err)
+			}
+			if !still {
+				continue // what was seen is lost
+			}
 		}
-		still, err := s.awaitProcessed(ctx, id, eventID)
-		if still || err != nil {
-			return still, wrapErr("wait for processed events of", id, err)
-		} // what was seen is lost: another look
+		if err := s.fill(exe, h, id, doc); err != nil {
+			return false, err
+		}
+		return seen, nil
 	}
 }
 
@@ -119,11 +135,8 @@ func (s *Store) IsProcessed(ctx context.Context, id, eventID string) (bool, erro
 	return err == nil, wrapErr("read processed events of", id, err)
 }
 
-func (s *Store) load(ctx context.Context, id string, exe Execution, opts *options.FindOneOptionsBuilder) (bson.Raw, error) {
-	h, err := headerOf(exe)
-	if err != nil {
-		return nil, err
-	}
+// read gives the document of an execution, as far as opts project it.
+func (s *Store) read(ctx context.Context, id string, opts *options.FindOneOptionsBuilder) (bson.Raw, error) {
 	if err := validText("id", id); err != nil {
 		return nil, err
 	}
@@ -133,13 +146,7 @@ func (s *Store) load(ctx context.Context, id string, exe Execution, opts *option
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return nil, &opError{op: "load", id: id, sentinel: ErrNotFound}
 	}
-	if err != nil {
-		return nil, wrapErr("load", id, err)
-	}
-	if err := s.fill(exe, h, id, doc); err != nil {
-		return nil, err
-	}
-	return doc, nil
+	return doc, wrapErr("load", id, err)
 }
 
 // fill decodes the snapshot into exe and its header from the document.

@@ -17,7 +17,7 @@ const (
 	upsertMost  = 64      // events that are written without asking first which are known
 	appendMost  = 20_000  // events in one command
 	appendLanes = 100_000 // lanes that one command may name
-	appendNames = 4 << 20 // bytes of ids, and of lanes, that one command may name
+	appendNames = 8 << 20 // bytes of ids, and of lanes, that one command may name
 )
 
 // Append stores events and their deliveries in the transaction that ctx carries, one
@@ -60,7 +60,9 @@ func appendable(entries []entry) int {
 	for i, e := range entries {
 		ids += len(e.id) + each
 		for _, h := range e.handlers {
-			lanes, names = lanes+1, names+len(h)+len(e.key)+each
+			if e.key != "" {
+				lanes, names = lanes+1, names+len(h)+len(e.key)+each
+			}
 		}
 		if i > 0 && (i == appendMost || lanes > appendLanes || max(ids, names) > appendNames) {
 			return i
@@ -360,6 +362,7 @@ func countUp(by int64) bson.A {
 type placement struct {
 	lanes    map[string]bool // appended to; true: something waits there
 	handlers map[string]bool
+	first    time.Time // from when the first that is pending is due; zero: none is
 }
 
 // place makes the deliveries: pending where the lane looks free, else waiting. The first
@@ -400,6 +403,9 @@ func (s *Store) place(ctx context.Context, entries []entry, last map[string]int6
 			wait := lane != "" && (before[lane] || inBatch)
 			docs = append(docs, deliveryDoc(e, h, lane, next[e.key], wait, wait && !plan.lanes[lane] && !noSuspects(), now))
 			plan.handlers[h] = true
+			if at := orElse(e.notBefore, now); !wait && (plan.first.IsZero() || at.Before(plan.first)) {
+				plan.first = at
+			}
 			if lane != "" {
 				plan.lanes[lane] = plan.lanes[lane] || wait
 			}

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -101,7 +102,7 @@ func (b *Bus) Run(ctx context.Context) error {
 		return err
 	}
 	defer b.end()
-	if err := b.store.sayWhatIsMissing(ctx); err != nil {
+	if err := b.store.sayWhatIsMissing(ctx); errors.Is(err, ErrNoTransactions) {
 		return wrapErr("run", err)
 	}
 	var all sync.WaitGroup

@@ -37,8 +37,8 @@ const (
 )
 
 // Claim leases deliveries that are due, the longest due first as far as no other claimer
-// is faster; none is no error. One that another process makes due with a time before all
-// that is due here may come up to a second later than its turn. Of one handler and key it never takes two, nor one behind
+// is faster; none is no error. Where much is due, one that another process, or a session
+// of the caller's own, makes due before all of it may come a second after its turn. Of one handler and key it never takes two, nor one behind
 // an unfinished one, nor any while another is under a live lease: so each handler gets
 // the events of a key one after the other, in the order of their commits. What waits
 // costs nothing. Four commands in the steady state, two of them side by side, and one
@@ -127,6 +127,10 @@ func (c *claim) run(ctx context.Context) error {
 			skip += p.stay
 		}
 	}
+	if len(c.out) == 0 { // all that was looked at is blocked: others may have put something before it
+		mark, _ := c.front.look(c.opts.Handlers)
+		mark.forget()
+	}
 	return nil
 }
 
@@ -174,7 +178,8 @@ func (c *claim) candidates(ctx context.Context, now time.Time, skip, size, want 
 	defer turn.end()
 	others := turn.others() // before the look, which may still see what they lease meanwhile
 	size += len(others)
-	due, err := c.due(ctx, now, skip, size)
+	mark, from := c.front.look(c.opts.Handlers)
+	due, err := c.due(ctx, mark, from, now, skip, size)
 	if err != nil {
 		return nil, p, nil, err
 	}
@@ -188,6 +193,7 @@ func (c *claim) candidates(ctx context.Context, now time.Time, skip, size, want 
 	if len(chosen) > want {
 		chosen, p.whole = chosen[:want], false
 	}
+	mark.took(len(chosen))
 	return chosen, p, turn.choose(chosen), nil
 }
 
@@ -225,19 +231,18 @@ func (c *claim) startEvents(ctx context.Context, candidates []stored) func() (ma
 }
 
 // due reads what looks due, the longest due first, over all handlers.
-func (c *claim) due(ctx context.Context, now time.Time, skip, want int) ([]stored, error) {
-	mark, from := c.front.look(c.opts.Handlers)
-	due, err := c.dueFrom(ctx, from, now, skip, want)
+func (c *claim) due(ctx context.Context, mark *mark, from, now time.Time, skip, want int) ([]stored, error) {
+	due, err := c.dueFrom(ctx, from, now, skip, want+1)
 	if err == nil && len(due) < want && !from.IsZero() { // that was the end: there may be more before
-		due, err = c.dueFrom(ctx, time.Time{}, now, skip, want)
+		due, err = c.dueFrom(ctx, time.Time{}, now, skip, want+1)
 	}
 	switch {
-	case err != nil || len(due) < want: // the less is due, the less is deleted before it
+	case err != nil || len(due) <= want: // nothing is left after these
 		mark.forget()
 	case skip == 0:
-		mark.seen(due[0].dueAt)
+		mark.seen(due[0].dueAt, now)
 	}
-	return due, err
+	return due[:min(len(due), want)], err
 }
 
 // dueFrom is due without what was due before from; zero: all.

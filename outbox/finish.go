@@ -102,6 +102,7 @@ func (s *Store) finish(ctx context.Context, fs []finish) error {
 	if err := s.findNext(ctx, fs); err != nil {
 		return err
 	}
+	defer s.lowerFront(fs) // also of what may have landed
 	left, lost := fs, []string(nil)
 	for try, began := 0, time.Now(); len(left) > 0; try++ {
 		matched, err := s.bulk(ctx, s.finishModels(left))
@@ -127,7 +128,6 @@ func (s *Store) finish(ctx context.Context, fs []finish) error {
 			return unknownOutcome("finish deliveries", orElse(err, errors.New("the update misses deliveries that are held")), ctx.Err())
 		}
 	}
-	s.lowerFront(fs)
 	s.promoteAfter(ctx, fs)
 	if len(lost) > 0 {
 		return leaseLost(lost...)
@@ -286,10 +286,11 @@ func (s *Store) finishInside(ctx context.Context, fs []finish) error {
 		return err
 	}
 	if next := nextsOf(fs); len(next) > 0 {
-		if err := s.write(beside, promotion(next)); err != nil {
+		err := s.write(beside, promotion(next))
+		s.lowerFront(fs)
+		if err != nil {
 			return err
 		}
-		s.lowerFront(fs)
 	}
 	var models []mongo.WriteModel
 	for _, f := range fs {

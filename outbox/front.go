@@ -21,14 +21,19 @@ type mark struct {
 	from  time.Time // nothing due is known before it; zero: not known
 	low   time.Time // the first that came to be due since the last look began; zero: none
 	began time.Time // when a look from the beginning was last made
+
+	minute        time.Time // when the count of taken began
+	taken, before int       // how many were taken in this minute, and in the one before
 }
 
 const (
 	frontTrust = time.Second // a mark knows nothing of what other processes do
+	frontSlack = time.Second // what is committed now may be due since its transaction wrote it
+	frontWorth = 1000        // taken in a minute: fewer leave little behind
 	frontMarks = 64          // so many sets of handlers are remembered
 )
 
-// look begins a look for what is due: from is where.
+// look begins a look for what is due: from is where; zero: at the beginning.
 func (f *front) look(handlers []string) (m *mark, from time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -41,20 +46,39 @@ func (f *front) look(handlers []string) (m *mark, from time.Time) {
 		f.marks[key] = m
 	}
 	m.low = time.Time{}
-	if now := time.Now(); now.Sub(m.began) >= frontTrust {
+	now := time.Now()
+	m.roll(now)
+	if now.Sub(m.began) >= frontTrust || max(m.taken, m.before) < frontWorth {
 		m.began, m.from = now, time.Time{}
 	}
 	return m, m.from
 }
 
-// seen notes the first that the look has found. One that has come meanwhile may stand
-// before it, and it may not have been seen.
-func (m *mark) seen(first time.Time) {
+// roll lets a new minute begin.
+func (m *mark) roll(now time.Time) {
+	switch passed := now.Sub(m.minute); {
+	case passed >= 2*time.Minute:
+		m.minute, m.taken, m.before = now, 0, 0
+	case passed >= time.Minute:
+		m.minute, m.taken, m.before = now, 0, m.taken
+	}
+}
+
+// took counts what was chosen to be leased.
+func (m *mark) took(n int) {
 	m.front.mu.Lock()
 	defer m.front.mu.Unlock()
-	m.from = first
-	if !m.low.IsZero() && m.low.Before(first) {
-		m.from = m.low
+	m.taken += n
+}
+
+// seen notes the first that a look at a time of the store's clock has found. One that has
+// come meanwhile may stand before it, and it may not have been seen.
+func (m *mark) seen(first, now time.Time) {
+	m.front.mu.Lock()
+	defer m.front.mu.Unlock()
+	m.from = earlier(first, now.Add(-frontSlack))
+	if !m.low.IsZero() {
+		m.from = earlier(m.from, m.low)
 	}
 }
 
@@ -69,16 +93,21 @@ func (m *mark) forget() {
 // zero: not known.
 func (f *front) lower(due time.Time) {
 	if due.IsZero() {
-		due = time.UnixMilli(1) // before all, and not zero
+		due = time.UnixMilli(0) // no NotBefore is before it
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.marks {
-		if due.Before(m.from) {
-			m.from = due
-		}
+		m.from = earlier(m.from, due) // zero stays
 		if m.low.IsZero() || due.Before(m.low) {
 			m.low = due
 		}
 	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }

@@ -160,10 +160,11 @@ func (s *Store) promoteWaiting(ctx context.Context, views map[string]*view) erro
 	if len(heads) == 0 {
 		return nil
 	}
-	if err := s.write(ctx, promotion(heads)); err != nil {
+	err := s.write(ctx, promotion(heads))
+	s.front.lower(first)
+	if err != nil {
 		return err
 	}
-	s.front.lower(first)
 	handlers := make(map[string]bool)
 	for _, id := range heads {
 		handler, _, _ := strings.Cut(id, ":")

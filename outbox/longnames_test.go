@@ -43,8 +43,9 @@ func TestLongNames(t *testing.T) {
 			for i := range n {
 				all = append(all, msg(longest(fmt.Sprint(i, "-")), ""))
 			}
-			require.NoError(t, appendBy(t.Context(), s, all...))
-			require.Equal(t, 2, len(slices.DeleteFunc(sent.Names(), func(name string) bool { return name != "find" })), "of known events, in two parts")
+			for some := range slices.Chunk(all, n/5) { // the servers of tests have small caches
+				require.NoError(t, appendBy(t.Context(), s, some...))
+			}
 			ds, err := s.Claim(t.Context(), outbox.ClaimOptions{Handlers: []string{"h"}, Limit: n})
 			require.NoError(t, err)
 			require.Len(t, ds, n)

@@ -134,11 +134,12 @@ func (c *claim) giveWay(ctx context.Context, blocked []held, token string, now t
 			lanes = append(lanes, h.now.lane)
 		}
 	}
-	if err := c.write(ctx, models...); err != nil {
-		return err
-	}
+	err := c.write(ctx, models...)
 	for _, h := range blocked {
 		c.front.lower(h.before.dueAt)
+	}
+	if err != nil {
+		return err
 	}
 	return c.promoteHeads(ctx, lanes)
 }

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"errors"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -59,23 +58,20 @@ func (s *Store) requireReplicaSet(ctx context.Context) error {
 		return err
 	}
 	router, _ := hello.Lookup("msg").StringValueOK()
-	if hello.Lookup("setName").Type != bson.TypeString && router != "isdbgrid" {
+	member, _ := hello.Lookup("isreplicaset").BooleanOK() // of a set that is not initiated, or not read from disk yet
+	if hello.Lookup("setName").Type != bson.TypeString && router != "isdbgrid" && !member {
 		return ErrNoTransactions
 	}
 	return nil
 }
 
-// sayWhatIsMissing is an error on a server on which nothing can be published, and warns
-// where the indexes are missing that every claim needs. Nothing is said of a server that
-// does not answer.
+// sayWhatIsMissing is an error on a server on which nothing can be published, or that does
+// not answer, and warns where the indexes are missing that every claim needs.
 func (s *Store) sayWhatIsMissing(ctx context.Context) error {
 	ctx, cancel := bounded(outside(ctx))
 	defer cancel()
 	if err := s.requireReplicaSet(ctx); err != nil {
-		if errors.Is(err, ErrNoTransactions) {
-			return err
-		}
-		return nil
+		return err
 	}
 	if missing := indexes.MissingNames(ctx, s.deliveries, deliveryIndexes); len(missing) > 0 {
 		s.cfg.Logger.Warn("outbox: Store.Setup was not called, every claim scans the collection",

@@ -284,3 +284,30 @@ func listOf(ds []*outbox.Delivery) map[string]outbox.Delivery {
 	}
 	return byID
 }
+
+// TestASetThatIsNotInitiatedYetIsNoStandalone: a worker that is started beside its server
+// goes on, as through any error of the server, until there is a set.
+func TestASetThatIsNotInitiatedYetIsNoStandalone(t *testing.T) {
+	t.Parallel()
+	node := mongotest.Start(t, mongotest.Options{Args: []string{"--replSet", "later"}}).Node(0)
+	client := node.Client()
+	s, err := outbox.New(client, outbox.Config{})
+	require.NoError(t, err)
+	bus := newBusOn(t, s, outbox.BusConfig{})
+	got := make(chan string, 1)
+	subscribe(t, bus, "mailer", func(_ context.Context, e outbox.Event[placed]) error {
+		got <- e.Payload.Order
+		return nil
+	}, outbox.SubscribeOptions{})
+	err = s.Setup(t.Context())
+	require.Error(t, err)
+	require.NotErrorIs(t, err, outbox.ErrNoTransactions)
+	running(t, bus)
+	initiate := kv("replSetInitiate", kv("_id", "later", "members", bson.A{kv("_id", 0, "host", node.Addr())}))
+	require.NoError(t, client.Database("admin").RunCommand(t.Context(), initiate).Err())
+	eventually(t, func() bool { return s.Setup(t.Context()) == nil }, "it becomes a set")
+	require.NoError(t, s.Transaction(t.Context(), func(ctx context.Context) error {
+		return bus.Publish(ctx, outbox.PublishOptions{}, placed{Order: "o-1"})
+	}))
+	require.Equal(t, "o-1", within(t, got))
+}

@@ -110,6 +110,7 @@ type state struct {
 	lanes    map[string]bool // appended to; true: something waits there
 	finished map[string]bool // lanes whose head was completed
 	handlers map[string]bool
+	first    time.Time // from when the first of what was appended is due; zero: none is
 }
 
 type stateKey struct{}
@@ -133,6 +134,9 @@ func (plan placement) remember(st *state) {
 		return // a session of the caller's own: the suspect marks do it
 	}
 	st.lanes, st.handlers = merged(st.lanes, plan.lanes), merged(st.handlers, plan.handlers)
+	if !plan.first.IsZero() && (st.first.IsZero() || plan.first.Before(st.first)) {
+		st.first = plan.first
+	}
 }
 
 func merged(a, b map[string]bool) map[string]bool {
@@ -226,6 +230,9 @@ func isUnknownCommit(err error) bool {
 func (s *Store) settle(ctx context.Context, st *state) {
 	if st == nil {
 		return
+	}
+	if !st.first.IsZero() {
+		s.front.lower(st.first)
 	}
 	var appended []string
 	for lane, waits := range st.lanes {
