@@ -49,7 +49,10 @@ func (c crowd) start(t *testing.T) *working {
 	w := &working{}
 	ctx, stop := context.WithCancel(t.Context())
 	w.stop = stop
-	t.Cleanup(stop)
+	t.Cleanup(func() { // also after a failure: they tell of theirs by t
+		stop()
+		w.workers.Wait()
+	})
 	c.commit(ctx, t, w)
 	c.relay(ctx, t, w)
 	if c.transactions {
