@@ -8,6 +8,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/execstore/mongostore/internal/rawdocs"
 )
 
 // loadProjection is what a Load ships: the snapshot, and the scalars that let the
@@ -40,8 +42,7 @@ func (s *Store) find(ctx context.Context, filter bson.D, opts *options.FindOptio
 	if err != nil {
 		return nil, err
 	}
-	var docs []bson.Raw
-	return docs, cursor.All(ctx, &docs)
+	return rawdocs.All(ctx, cursor)
 }
 
 func byID(id string) bson.D { return bson.D{{Key: "_id", Value: id}} }

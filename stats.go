@@ -6,6 +6,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/execstore/mongostore/internal/rawdocs"
 )
 
 // Stats counts what executions owe.
@@ -71,8 +73,8 @@ func (s *Store) aggregateOne(ctx context.Context, stages mongo.Pipeline) (bson.R
 	if err != nil {
 		return nil, err
 	}
-	var docs []bson.Raw
-	if err := cursor.All(ctx, &docs); err != nil || len(docs) == 0 {
+	docs, err := rawdocs.All(ctx, cursor)
+	if err != nil || len(docs) == 0 {
 		return emptyDocument, err
 	}
 	return docs[0], nil

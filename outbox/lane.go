@@ -10,6 +10,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/execstore/mongostore/internal/rawdocs"
 )
 
 // A lane is the deliveries of one handler and key. Only its head is in the claim index;
@@ -227,7 +229,7 @@ func (s *Store) aggregate(ctx context.Context, coll *mongo.Collection, pipeline 
 	defer cancel()
 	cur, err := coll.Aggregate(ctx, pipeline)
 	if err == nil {
-		err = cur.All(ctx, &docs)
+		docs, err = rawdocs.All(ctx, cur)
 	}
 	return docs, err
 }
@@ -237,7 +239,7 @@ func (s *Store) find(ctx context.Context, coll *mongo.Collection, filter any, op
 	defer cancel()
 	cur, err := coll.Find(ctx, filter, opts...)
 	if err == nil {
-		err = cur.All(ctx, &docs)
+		docs, err = rawdocs.All(ctx, cur)
 	}
 	return docs, err
 }
