@@ -76,6 +76,9 @@ type laid struct {
 	suspect bool
 }
 
+// publishedID is the id of the k-th event, as Publish makes them: in the order of time.
+func publishedID(k int) string { return fmt.Sprintf("6930000000000000%08x", k) }
+
 // document is the delivery as the store writes it.
 func (l laid) document() bson.Raw {
 	lane := l.handler + ":" + l.key
@@ -122,7 +125,7 @@ func (o *outboxDB) lay(ctx context.Context, n int, events bool, make func(k int)
 // layDue makes n keys with one delivery each that is due.
 func (o *outboxDB) layDue(ctx context.Context, n int) error {
 	return o.lay(ctx, n, true, func(k int) laid {
-		return laid{id: idOf(k), handler: outboxHandler, key: fmt.Sprintf("due-%d", k), number: 1, status: "pending",
+		return laid{id: publishedID(k), handler: outboxHandler, key: fmt.Sprintf("due-%d", k), number: 1, status: "pending",
 			at: outboxPast.Add(time.Duration(k) * time.Millisecond)}
 	})
 }
@@ -130,7 +133,7 @@ func (o *outboxDB) layDue(ctx context.Context, n int) error {
 // layBehind makes one key whose head is under a lease, and n that wait behind it.
 func (o *outboxDB) layBehind(ctx context.Context, n int) error {
 	return o.lay(ctx, n+1, false, func(k int) laid {
-		l := laid{id: "b" + idOf(k), handler: outboxHandler, key: "busy", number: int64(k + 1), status: "waiting", suspect: k == 1, at: outboxPast}
+		l := laid{id: "b" + publishedID(k), handler: outboxHandler, key: "busy", number: int64(k + 1), status: "waiting", suspect: k == 1, at: outboxPast}
 		if k == 0 {
 			l.status = "processing"
 		}
@@ -142,7 +145,7 @@ func (o *outboxDB) layBehind(ctx context.Context, n int) error {
 // that they live.
 func (o *outboxDB) layBlocked(ctx context.Context, n int) error {
 	return o.lay(ctx, 2*n, false, func(k int) laid {
-		l := laid{id: "d" + idOf(k), handler: outboxHandler, key: fmt.Sprintf("blocked-%d", k/2), number: int64(k%2 + 1), status: "waiting", at: outboxPast}
+		l := laid{id: "d" + publishedID(k), handler: outboxHandler, key: fmt.Sprintf("blocked-%d", k/2), number: int64(k%2 + 1), status: "waiting", at: outboxPast}
 		if k%2 == 0 {
 			l.status, l.at = "pending", fireAt
 		}
@@ -153,7 +156,7 @@ func (o *outboxDB) layBlocked(ctx context.Context, n int) error {
 // layFinished makes completed deliveries and dead letters, ten of a key.
 func (o *outboxDB) layFinished(ctx context.Context, completed, dead int) error {
 	return o.lay(ctx, completed+dead, false, func(k int) laid {
-		l := laid{id: "f" + idOf(k), handler: outboxHandler, key: fmt.Sprintf("due-%d", k/10), number: int64(k%10 + 1), status: "completed", at: outboxPast}
+		l := laid{id: "f" + publishedID(k), handler: outboxHandler, key: fmt.Sprintf("due-%d", k/10), number: int64(k%10 + 1), status: "completed", at: outboxPast}
 		if k >= completed {
 			l.status = "dead"
 		}

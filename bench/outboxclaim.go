@@ -113,7 +113,7 @@ func outboxClaimPart() part {
 // claimKeys counts the index keys that a claim of ten examines in its steady state, by
 // explain of every command that it sends: those that it needs to find what is due and to
 // look at the lanes, and those by which it then gets at documents whose _id it knows, of
-// which the server counts two a document.
+// which the server counts one a document where ids follow each other, and two elsewhere.
 func (o *outboxDB) claimKeys(ctx context.Context) (found, byID int64, err error) {
 	var sent mongotest.Commands
 	watched, err := newTarget(o.t.topology, o.t.uri, options.Client().SetMonitor(sent.Monitor()))

@@ -89,7 +89,7 @@ func drainRow(ctx context.Context, b *bench, t *target, raw *outboxDB, r row, to
 // layDrain makes deliveries over keys in turn: the first of each key is pending.
 func (o *outboxDB) layDrain(ctx context.Context, n, keys int) error {
 	return o.lay(ctx, n, true, func(k int) laid {
-		l := laid{id: idOf(k), handler: outboxHandler, key: fmt.Sprintf("key-%d", k%keys), number: int64(k/keys + 1), status: "waiting",
+		l := laid{id: publishedID(k), handler: outboxHandler, key: fmt.Sprintf("key-%d", k%keys), number: int64(k/keys + 1), status: "waiting",
 			at: outboxPast.Add(time.Duration(k) * time.Millisecond)}
 		if k < keys {
 			l.status = "pending"

@@ -31,7 +31,7 @@ func repairRow(ctx context.Context, b *bench, t *target, o *outboxDB, r row) err
 			return clock.took("suspect_since"), err
 		}},
 		{name: "by _id", timed: func(ctx context.Context, i int) (time.Duration, error) {
-			err := coll.FindOne(ctx, bson.D{{Key: "_id", Value: idOf(i)}}).Err()
+			err := coll.FindOne(ctx, bson.D{{Key: "_id", Value: publishedID(i)}}).Err()
 			return clock.took("_id"), err
 		}},
 	}}
