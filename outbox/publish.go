@@ -62,7 +62,8 @@ func (b *Bus) subscribed(typ string) []string {
 // Forward makes a handler for the Outbox of a mongostore.Relay that publishes the events
 // of executions here: under the entry's id, so that one delivered twice is stored once,
 // and with the execution as the key, so that handlers get them in the order of commits.
-// typ tells the type of an entry; for "" it is done with, and nothing is published.
+// typ tells the type of an entry; for "" it is done with, and nothing is published: what is
+// meant for another execution needs a handler of its own around this one.
 // The error is Permanent for a type to which nobody subscribed, and for an event that is
 // no JSON.
 func (b *Bus) Forward(typ func(mongostore.OutboxEntry) string) func(context.Context, mongostore.OutboxEntry) error {
