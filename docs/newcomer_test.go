@@ -78,6 +78,24 @@ func shop(ctx context.Context, client *mongo.Client, orders, revenue *mongo.Coll
 var _ = shop
 `
 
+// operate is what the README's lines for operators and for the bridge need around them.
+const operate = `package main
+
+import (
+	"context"
+
+	"github.com/execstore/mongostore"
+	"github.com/execstore/mongostore/outbox"
+)
+
+func operate(ctx context.Context, store *outbox.Store, bus *outbox.Bus, executions *mongostore.Store) (int, *mongostore.Relay, error) {
+	STATEMENTS
+	return n, relay, err
+}
+
+var _ = operate
+`
+
 // TestNewcomer goes the way of the README: an empty module, one replace, the program
 // as it stands there, run twice. Only the server's address and the name of the
 // database are the test's own.
@@ -87,7 +105,7 @@ func TestNewcomer(t *testing.T) {
 	_, database := server.Database(t)
 	readme := read(t, "README.md")
 	programs, prints := blocks(readme, "go"), blocks(readme, "text")
-	require.Len(t, programs, 3, "the program, the relay and the outbox")
+	require.Len(t, programs, 4, "the program, the relay, the outbox, and what operators do")
 	require.Len(t, prints, 2)
 	program := replaceOnce(t, programs[0], "mongodb://localhost:27017", server.URI())
 	program = replaceOnce(t, program, `"shop"`, `"`+database+`"`)
@@ -99,6 +117,7 @@ func TestNewcomer(t *testing.T) {
 	require.True(t, found)
 	require.NoError(t, os.WriteFile(filepath.Join(module, "outbox.go"),
 		[]byte(strings.NewReplacer("TYPES", types, "STATEMENTS", "store, err := outbox.New"+statements).Replace(publish)), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(module, "operate.go"), []byte(strings.Replace(operate, "STATEMENTS", programs[3], 1)), 0o600))
 	clone, err := filepath.Abs(root)
 	require.NoError(t, err)
 	shell := blocks(readme, "sh")
