@@ -38,13 +38,14 @@ const (
 
 // Claim leases deliveries that are due, the longest due first as far as no other claimer
 // is faster; none is no error. Where much is due, one that another process, or a session
-// of the caller's own, makes due before all of it may come a second after its turn. Of one handler and key it never takes two, nor one behind
-// an unfinished one, nor any while another is under a live lease: so each handler gets
-// the events of a key one after the other, in the order of their commits. What waits
-// costs nothing. Four commands in the steady state, two of them side by side, and one
-// when nothing is due; once a second it first looks for lanes that a crash has left
-// behind. A delivery that cannot be read is buried at once. With an error it gives none;
-// what was leased then comes back when its lease ends.
+// of the caller's own, makes due before all of it may come a second after its turn. Of one
+// handler and key it never takes two, nor one behind an unfinished one, nor any while
+// another is under a live lease: so each handler gets the events of a key one after the
+// other, in the order of their commits. What waits costs nothing. Four commands in the
+// steady state, two of them side by side, and one when nothing is due; once a second it
+// first looks for lanes that a crash has left behind. A delivery that cannot be read is
+// buried at once. With an error it gives none; what was leased then comes back when its
+// lease ends.
 // Returns ErrInvalid if opts make no sense or ctx has an open transaction.
 func (s *Store) Claim(ctx context.Context, opts ClaimOptions) ([]*Delivery, error) {
 	if err := opts.valid(); err != nil {
@@ -126,10 +127,6 @@ func (c *claim) run(ctx context.Context) error {
 		default:
 			skip += p.stay
 		}
-	}
-	if len(c.out) == 0 { // all that was looked at is blocked: others may have put something before it
-		mark, _ := c.front.look(c.opts.Handlers)
-		mark.forget()
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/execstore/mongostore"
 	"github.com/execstore/mongostore/outbox"
 )
 
@@ -35,6 +36,12 @@ func TestLongNames(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, page.Items, 1)
 			b.complete(t, claim())
+		},
+		"an id that no delivery can have is refused": func(t *testing.T, b *bundle) {
+			id := longest("h") + ":" + longest("e") + "x"
+			_, err := b.store.Requeue(t.Context(), id)
+			require.ErrorIs(t, err, mongostore.ErrInvalid)
+			require.ErrorIs(t, b.store.Complete(t.Context(), &outbox.Delivery{ID: id, Token: "t"}), mongostore.ErrInvalid)
 		},
 		"thousands of them are never more than one command can hold": func(t *testing.T, b *bundle) {
 			const n = 2200

@@ -12,7 +12,7 @@ import (
 // tells how many: an id that names none, or one that is not dead, counts nothing. Each
 // takes its place among those of its key that were not delivered yet; it cannot start
 // while a later one of its key is running.
-// Returns ErrInvalid if an id is empty or not UTF-8, or ctx has an open transaction;
+// Returns ErrInvalid if an id is empty, too long or not UTF-8, or ctx has an open transaction;
 // ErrUnknownOutcome if the reply was lost: requeue the same ids again, what was requeued
 // then counts nothing.
 func (s *Store) Requeue(ctx context.Context, deliveryIDs ...string) (int, error) {
