@@ -23,12 +23,7 @@ func TestACommitThatWasSeenAndThenLostIsSentAgain(t *testing.T) {
 		for name, after := range map[string]mongotest.Action{"while the store waits": mongotest.Pass, "and the connection too": mongotest.Cut} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				b := newBehind(t, server, mongostore.Config{})
-				o := newOrder("ord-1")
-				_, err := b.direct.Commit(t.Context(), o, everything("ev-1"))
-				require.NoError(t, err)
-				var before bson.D
-				require.NoError(t, b.executions.FindOne(t.Context(), bson.D{{Key: "_id", Value: o.ID}}).Decode(&before))
+				b, o, before := committedOnce(t, server)
 				var updates, lost atomic.Int64
 				b.proxy.OnReply(mongotest.Once(mongotest.Cut, "update"))
 				b.proxy.OnRequest(func(m *mongotest.Message) mongotest.Action {
@@ -56,19 +51,25 @@ func TestACommitThatWasSeenAndThenLostIsSentAgain(t *testing.T) {
 	})
 }
 
+// committedOnce is a store behind a proxy, an order that was committed with ev-1, and its
+// document, for a server that loses what comes after it.
+func committedOnce(t *testing.T, server *mongotest.Server) (b *behind, o *order, before bson.D) {
+	t.Helper()
+	b, o = newBehind(t, server, mongostore.Config{}), newOrder("ord-1")
+	_, err := b.direct.Commit(t.Context(), o, everything("ev-1"))
+	require.NoError(t, err)
+	require.NoError(t, b.executions.FindOne(t.Context(), bson.D{{Key: "_id", Value: o.ID}}).Decode(&before))
+	return b, o, before
+}
+
 // TestAnEventThatWasSeenAndThenLostIsNotToldAsHandled takes a commit out of the document
 // between the read that shows it and the answer, as a standalone does that is killed before
 // its journal is written: who is told that an event was handled forgets it.
 func TestAnEventThatWasSeenAndThenLostIsNotToldAsHandled(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, server *mongotest.Server) {
-		b := newBehind(t, server, mongostore.Config{})
-		o := newOrder("ord-1")
-		_, err := b.direct.Commit(t.Context(), o, everything("ev-1"))
-		require.NoError(t, err)
-		var before bson.D
-		require.NoError(t, b.executions.FindOne(t.Context(), bson.D{{Key: "_id", Value: o.ID}}).Decode(&before))
-		_, err = b.direct.Commit(t.Context(), o, everything("ev-2"))
+		b, o, before := committedOnce(t, server)
+		_, err := b.direct.Commit(t.Context(), o, everything("ev-2"))
 		require.NoError(t, err)
 		b.proxy.OnRequest(func(m *mongotest.Message) mongotest.Action {
 			if m.Command == "update" {
